@@ -1,0 +1,1 @@
+//! Cooling of segments into Parquet, and the tiered log that joins hot and cold.

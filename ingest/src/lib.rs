@@ -1,0 +1,1 @@
+//! Sockets: the native protocol, sessions, sendfile and back-pressure.

@@ -1,0 +1,1 @@
+//! Partitions of memory-mapped segments, durable and recoverable.

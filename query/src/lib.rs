@@ -1,0 +1,1 @@
+//! SQL over hot and cold records, served as Arrow Flight SQL.

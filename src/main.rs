@@ -1,0 +1,2 @@
+//! Basalt.
+fn main(){}
