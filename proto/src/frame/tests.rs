@@ -1,0 +1,187 @@
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::batch::{BatchFields, BatchWriter, RecordBatch, RecordToWrite};
+
+fn batch(attributes: i16) -> Vec<u8> {
+    let mut writer = BatchWriter::new(BatchFields {
+        attributes,
+        ..BatchFields::default()
+    })
+    .unwrap();
+    for value in [b"a", b"b"] {
+        writer
+            .push(&RecordToWrite {
+                timestamp_ms: 1,
+                key: None,
+                value: Some(value),
+                headers: &[],
+            })
+            .unwrap();
+    }
+    let mut out = Vec::new();
+    writer.finish(&mut out).unwrap();
+    out
+}
+
+fn encoded(frames: &[Frame<'_>]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frames.iter().for_each(|frame| frame.encode_into(&mut out));
+    out
+}
+
+fn parse(bytes: &[u8]) -> Result<FrameBatch<'_>, FrameError> {
+    FrameBatch::parse(bytes, &FrameLimits::default())
+}
+
+#[test]
+fn offsets_end_where_kafka_can_still_name_them() {
+    let mut frame = Frame::record(0, b"", b"");
+    frame.header.offset = Offset(i64::MAX as u64 - 5);
+    frame.header.record_count = 5;
+    assert_eq!(frame.header.end_offset(), Offset::MAX);
+    assert!(parse(&encoded(&[frame])).is_ok());
+    frame.header.record_count = 6;
+    let error = FrameError::OffsetOverflow {
+        offset: frame.header.offset,
+        record_count: 6,
+    };
+    assert_eq!(parse(&encoded(&[frame])).unwrap_err(), error);
+    frame.header.offset = Offset(u64::MAX);
+    assert_eq!(frame.header.end_offset(), Offset(u64::MAX), "saturates");
+    assert!(parse(&encoded(&[frame])).is_err());
+}
+
+#[test]
+fn a_count_of_zero_counts_as_one() {
+    let mut frame = Frame::record(0, b"", b"x");
+    frame.header.record_count = 0;
+    assert_eq!(frame.header.logical_count(), 1);
+    assert_eq!(frame.header.end_offset(), Offset(1));
+    assert_eq!(parse(&encoded(&[frame, frame])).unwrap().record_count(), 2);
+}
+
+#[test]
+fn a_batch_frame_counts_its_batchs_records_and_no_other_number() {
+    let batch = batch(0);
+    let good = encoded(&[Frame::record(0, b"", b"x"), Frame::batch(0, &batch, 2)]);
+    let parsed = parse(&good).unwrap();
+    assert_eq!(
+        (
+            parsed.frame_count(),
+            parsed.record_count(),
+            parsed.has_batches()
+        ),
+        (2, 3, true)
+    );
+    for found in [0, 1, 3, u32::MAX] {
+        let error = parse(&encoded(&[Frame::batch(0, &batch, found)])).unwrap_err();
+        assert_eq!(error, FrameError::BatchCount { found, expected: 2 });
+        assert_eq!(error.kind(), ErrorKind::InvalidFrame);
+    }
+}
+
+#[test]
+fn control_batches_are_a_brokers_own() {
+    let batch = batch(1 << 5);
+    let error = parse(&encoded(&[Frame::batch(0, &batch, 2)])).unwrap_err();
+    assert_eq!(
+        error,
+        FrameError::Batch {
+            source: BatchError::Control
+        }
+    );
+}
+
+#[test]
+fn a_damaged_batch_is_refused_and_the_frames_around_it_are_found() {
+    let mut damaged = batch(0);
+    *damaged.last_mut().unwrap() ^= 1;
+    let first = Frame::record(0, b"", b"x");
+    let bytes = encoded(&[first, Frame::batch(0, &damaged, 2), first]);
+    let prefix = FrameBatch::parse_prefix(&bytes, &FrameLimits::default());
+    assert_eq!(prefix.batch.unwrap().bytes(), &bytes[..30]);
+    let FrameStop::Refused { error, skip_bytes } = prefix.stop else {
+        panic!("{:?}", prefix.stop)
+    };
+    assert!(
+        matches!(
+            error,
+            FrameError::Batch {
+                source: BatchError::Checksum { .. }
+            }
+        ),
+        "{error}"
+    );
+    assert_eq!(skip_bytes, Some(FRAME_HEADER_BYTES + damaged.len()));
+}
+
+#[test]
+fn compression_does_not_get_around_the_payload_limit() {
+    let limits = FrameLimits {
+        max_payload_bytes: 1000,
+        ..FrameLimits::default()
+    };
+    let mut writer = BatchWriter::new(BatchFields {
+        attributes: 4,
+        ..BatchFields::default()
+    })
+    .unwrap();
+    let zeros = [0; 1100];
+    writer
+        .push(&RecordToWrite {
+            timestamp_ms: 0,
+            key: None,
+            value: Some(&zeros),
+            headers: &[],
+        })
+        .unwrap();
+    let mut batch = Vec::new();
+    writer.finish(&mut batch).unwrap();
+    assert!(batch.len() < 200);
+    let bytes = encoded(&[Frame::batch(0, &batch, 1)]);
+    let error = FrameBatch::parse(&bytes, &limits).unwrap_err();
+    assert_eq!(
+        error,
+        FrameError::Batch {
+            source: BatchError::TooLarge { limit_bytes: 1000 }
+        }
+    );
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(parse(&bytes).is_ok());
+}
+
+#[test]
+fn a_patched_batch_frame_has_its_offset_in_the_batch_too_and_stays_sound() {
+    let batch = batch(0);
+    let mut bytes = encoded(&[Frame::batch(0, &batch, 2)]);
+    patch_offset(&mut bytes, Offset(0x0102_0304_0506_0708));
+    let frame = parse(&bytes).unwrap().frames().next().unwrap().unwrap();
+    assert_eq!(frame.header.offset, Offset(0x0102_0304_0506_0708));
+    let header = RecordBatch::validate(frame.payload).unwrap();
+    assert_eq!(header.base_offset, 0x0102_0304_0506_0708);
+    assert_eq!(frame.payload[8..], batch[8..]);
+}
+
+#[test]
+fn no_bytes_are_no_batch() {
+    assert_eq!(parse(&[]).unwrap_err(), FrameError::Empty);
+    let prefix = FrameBatch::parse_prefix(&[], &FrameLimits::default());
+    assert!(prefix.batch.is_none());
+    assert_eq!(prefix.stop, FrameStop::End);
+}
+
+#[test]
+fn a_walk_ends_after_its_first_error() {
+    let mut bytes = encoded(&[Frame::record(0, b"", b"x")]);
+    bytes.push(9);
+    bytes.extend(encoded(&[Frame::record(0, b"", b"y")]));
+    let mut walk = FrameWalk::new(&bytes, FrameLimits::default());
+    assert!(matches!(walk.next(), Some(Ok(_))));
+    assert_eq!(
+        walk.next(),
+        Some(Err(FrameError::UnknownMagic { found: 9 }))
+    );
+    assert_eq!(walk.next(), None);
+    assert_eq!(walk.position(), 30);
+}

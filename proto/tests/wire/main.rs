@@ -1,0 +1,7 @@
+//! The formats seen from outside: golden vectors, properties, and another implementation of the record batch.
+#![allow(clippy::unwrap_used, missing_docs)]
+
+mod golden;
+mod kafka_crate;
+mod properties;
+mod support;
