@@ -1,0 +1,286 @@
+//! What the log can be told, with units, defaults and trade-offs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use basalt_proto::FrameLimits;
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// When one append is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Durability {
+    /// Once a group commit's fsync covers it: it survives a power loss.
+    Fsync,
+    /// Once it is in the page cache: it survives the process, not the machine.
+    Os,
+    /// Not at all.
+    None,
+}
+
+/// What a topic's high watermark promises: how safe a record is before anyone may read it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TopicDurability {
+    /// Readers see what an fsync covers.
+    #[default]
+    Fsync,
+    /// Readers see what is in the page cache; it is flushed by interval and bytes.
+    Os,
+}
+
+impl From<TopicDurability> for Durability {
+    fn from(level: TopicDurability) -> Self {
+        match level {
+            TopicDurability::Fsync => Self::Fsync,
+            TopicDurability::Os => Self::Os,
+        }
+    }
+}
+
+/// What is set for one topic. `None` means the server's default.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TopicConfig {
+    /// What the high watermark promises. Default `fsync`.
+    pub durability: TopicDurability,
+    /// A segment is sealed before it would grow past this.
+    pub segment_bytes: Option<u64>,
+    /// The oldest records go once a partition holds more than this. No limit unless set.
+    pub retention_bytes: Option<u64>,
+    /// Records go once their segment's last append is this long ago. No limit unless set.
+    pub retention_age: Option<Duration>,
+    /// Sealed segments beyond this many bytes, counted from the newest, are cooled.
+    pub hot_bytes: Option<u64>,
+    /// Sealed segments whose last append is this long ago are cooled.
+    pub hot_age: Option<Duration>,
+}
+
+/// A topic setting that could not be read.
+#[derive(Debug, Error, Clone, PartialEq, Eq)]
+pub enum TopicConfigError {
+    /// No setting has this name.
+    #[error(
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms"
+    )]
+    UnknownKey {
+        /// As given.
+        key: String,
+    },
+    /// The value does not fit the setting.
+    #[error("topic setting `{key}` is `{value}`, but takes {expected}")]
+    BadValue {
+        /// The setting.
+        key: String,
+        /// As given.
+        value: String,
+        /// What it takes.
+        expected: &'static str,
+    },
+}
+
+impl TopicConfig {
+    /// The settings as text, those at their default left out.
+    #[must_use]
+    pub fn to_pairs(&self) -> Vec<(String, String)> {
+        let age_ms = |age: Option<Duration>| age.map(|age| age.as_millis().to_string());
+        let level = match self.durability {
+            TopicDurability::Fsync => "fsync",
+            TopicDurability::Os => "os",
+        };
+        let mut pairs = vec![("durability".to_owned(), level.to_owned())];
+        let optional = [
+            (
+                "segment_bytes",
+                self.segment_bytes.map(|bytes| bytes.to_string()),
+            ),
+            (
+                "retention_bytes",
+                self.retention_bytes.map(|bytes| bytes.to_string()),
+            ),
+            ("retention_age_ms", age_ms(self.retention_age)),
+            ("hot_bytes", self.hot_bytes.map(|bytes| bytes.to_string())),
+            ("hot_age_ms", age_ms(self.hot_age)),
+        ];
+        pairs.extend(
+            optional
+                .into_iter()
+                .filter_map(|(key, value)| value.map(|value| (key.to_owned(), value))),
+        );
+        pairs
+    }
+
+    /// Settings from text, over the defaults.
+    ///
+    /// # Errors
+    /// As [`Self::with_pairs`].
+    pub fn from_pairs<K: AsRef<str>, V: AsRef<str>>(
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, TopicConfigError> {
+        Self::default().with_pairs(pairs)
+    }
+
+    /// These settings with some changed; an empty value sets one back to its default.
+    ///
+    /// # Errors
+    /// A key that does not exist, a value that does not fit.
+    pub fn with_pairs<K: AsRef<str>, V: AsRef<str>>(
+        mut self,
+        pairs: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<Self, TopicConfigError> {
+        for (key, value) in pairs {
+            let (key, value) = (key.as_ref(), value.as_ref());
+            match key {
+                "durability" => {
+                    self.durability = match value {
+                        "" | "fsync" => TopicDurability::Fsync,
+                        "os" => TopicDurability::Os,
+                        _ => return Err(bad(key, value, "`fsync` or `os`")),
+                    }
+                }
+                "segment_bytes" => self.segment_bytes = positive(key, value)?,
+                "retention_bytes" => self.retention_bytes = number(key, value)?,
+                "retention_age_ms" => {
+                    self.retention_age = number(key, value)?.map(Duration::from_millis)
+                }
+                "hot_bytes" => self.hot_bytes = number(key, value)?,
+                "hot_age_ms" => self.hot_age = number(key, value)?.map(Duration::from_millis),
+                _ => {
+                    return Err(TopicConfigError::UnknownKey {
+                        key: key.to_owned(),
+                    });
+                }
+            }
+        }
+        Ok(self)
+    }
+}
+
+fn bad(key: &str, value: &str, expected: &'static str) -> TopicConfigError {
+    TopicConfigError::BadValue {
+        key: key.to_owned(),
+        value: value.to_owned(),
+        expected,
+    }
+}
+
+fn number(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
+    if value.is_empty() {
+        return Ok(None);
+    }
+    value
+        .parse()
+        .map(Some)
+        .map_err(|_| bad(key, value, "a whole number, or nothing for the default"))
+}
+
+fn positive(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
+    match number(key, value)? {
+        Some(bytes) if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes) => {
+            Err(bad(key, value, "1024 to 4294967296 bytes"))
+        }
+        other => Ok(other),
+    }
+}
+
+/// Segments smaller than this would be more index than log.
+pub const MIN_SEGMENT_BYTES: u64 = 1024;
+/// Segments larger than this would make recovery and cooling coarse.
+pub const MAX_SEGMENT_BYTES: u64 = 4 << 30;
+
+/// What the log is told when it opens.
+#[derive(Debug, Clone)]
+pub struct LogConfig {
+    /// The folder that holds everything; created if missing, locked while open.
+    pub data_dir: PathBuf,
+    /// A segment is sealed before it would grow past this. Default 128 MiB. Smaller: finer cooling and retention,
+    /// quicker recovery, more files. Safe from 1 KiB to 4 GiB.
+    pub segment_bytes: u64,
+    /// A block (one index entry, one checksum) closes at this many bytes. Default 64 KiB. Smaller: finer lookups, a
+    /// larger index. Safe from 1 KiB to 16 MiB.
+    pub block_bytes: u32,
+    /// Topics at level `os` are flushed this long after an append at the latest. Default 500 ms.
+    pub flush_interval: Duration,
+    /// Topics at level `os` are flushed once this much is waiting. Default 64 MiB.
+    pub flush_bytes: u64,
+    /// What one frame may be.
+    pub limits: FrameLimits,
+    /// Whether a topic named by a producer or consumer is created on first use. Default on.
+    pub auto_create_topics: bool,
+    /// Partitions of a topic created on first use. Default 1.
+    pub default_partitions: u32,
+    /// Settings of a topic created on first use.
+    pub topic_defaults: TopicConfig,
+    /// Threads that run group commits and seal segments. Default 2. With 0 nothing happens by itself: tests call
+    /// [`crate::Partition::sync_now`].
+    pub sync_threads: usize,
+}
+
+impl LogConfig {
+    /// The defaults, for a data folder.
+    #[must_use]
+    pub fn new(data_dir: impl Into<PathBuf>) -> Self {
+        Self {
+            data_dir: data_dir.into(),
+            segment_bytes: 128 << 20,
+            block_bytes: 64 << 10,
+            flush_interval: Duration::from_millis(500),
+            flush_bytes: 64 << 20,
+            limits: FrameLimits::default(),
+            auto_create_topics: true,
+            default_partitions: 1,
+            topic_defaults: TopicConfig::default(),
+            sync_threads: 2,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_the_way_through_text() {
+        let config = TopicConfig {
+            durability: TopicDurability::Os,
+            segment_bytes: Some(4096),
+            retention_bytes: Some(0),
+            retention_age: Some(Duration::from_secs(3)),
+            hot_bytes: None,
+            hot_age: Some(Duration::ZERO),
+        };
+        assert_eq!(
+            TopicConfig::from_pairs(config.to_pairs()),
+            Ok(config.clone())
+        );
+        assert_eq!(
+            config
+                .with_pairs([("retention_bytes", "")])
+                .map(|config| config.retention_bytes),
+            Ok(None)
+        );
+    }
+
+    #[test]
+    fn unknown_and_misfit_settings_are_named() {
+        let unknown = TopicConfig::from_pairs([("retention", "1")]);
+        assert_eq!(
+            unknown,
+            Err(TopicConfigError::UnknownKey {
+                key: "retention".to_owned()
+            })
+        );
+        for (key, value) in [
+            ("segment_bytes", "-1"),
+            ("segment_bytes", "5"),
+            ("hot_age_ms", "1s"),
+            ("durability", "disk"),
+        ] {
+            let misfit = TopicConfig::from_pairs([(key, value)]);
+            assert!(
+                matches!(&misfit, Err(TopicConfigError::BadValue { key: named, .. }) if named == key),
+                "{misfit:?}"
+            );
+        }
+    }
+}

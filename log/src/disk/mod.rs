@@ -1,0 +1,207 @@
+//! The seam between the log and the disk: everything the log does to files goes through [`Disk`] and [`DiskFile`],
+//! so that tests can lose, tear and fail it ([`sim::SimDisk`]).
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::mmap::{Map, MapWriter};
+
+mod real;
+pub mod sim;
+
+pub use real::RealDisk;
+
+/// A tree of folders and files.
+///
+/// Creating, renaming and removing a name is durable once [`Disk::sync_dir`] of its folder has returned; a file's
+/// bytes and length are durable once [`DiskFile::sync`] has.
+pub trait Disk: Debug + Send + Sync {
+    /// Creates a folder and those above it; fine if it is there. Their names are durable on return.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn create_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// The names in a folder, in no order; none for a folder that is not there.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn list(&self, path: &Path) -> io::Result<Vec<String>>;
+
+    /// Whether a file or folder of this name is there.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn exists(&self, path: &Path) -> io::Result<bool>;
+
+    /// Makes the names in a folder durable.
+    ///
+    /// # Errors
+    /// The system's error; what was renamed or removed may or may not be so after a crash.
+    fn sync_dir(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a file.
+    ///
+    /// # Errors
+    /// The system's error, `NotFound` among them.
+    fn remove_file(&self, path: &Path) -> io::Result<()>;
+
+    /// Removes a folder with all that is in it; fine if it is not there.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()>;
+
+    /// Renames a file over another, atomically.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
+
+    /// Opens a file for reading and writing, empty: an older one of the name is cut to nothing.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Opens a file that is there for reading and writing.
+    ///
+    /// # Errors
+    /// The system's error, `NotFound` among them.
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Takes the lock on a file, creating it; `None` when another process or log holds it. Dropping the answer
+    /// releases it.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>>;
+
+    /// A name that changes when the machine restarts, that is, when bytes in the page cache may have been lost.
+    fn boot_id(&self) -> String;
+}
+
+/// An open file.
+pub trait DiskFile: Debug + Send + Sync {
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn len(&self) -> io::Result<u64>;
+
+    /// Whether the length is 0.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+
+    /// Gives the file blocks for its first `bytes` bytes and at least that length; new bytes read as zero.
+    ///
+    /// # Errors
+    /// `StorageFull` when the disk has no room: the file is as it was, or longer by part of it.
+    fn allocate(&self, bytes: u64) -> io::Result<()>;
+
+    /// Gives the file blocks for its first `bytes` bytes and leaves its length alone, so that writing them later
+    /// cannot find the disk full.
+    ///
+    /// # Errors
+    /// `StorageFull` when the disk has no room.
+    fn reserve(&self, bytes: u64) -> io::Result<()>;
+
+    /// Cuts or extends (with zeros) to `bytes`; blocks past the end are given back.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn set_len(&self, bytes: u64) -> io::Result<()>;
+
+    /// Maps `capacity` bytes of address space, the first `published` of which may be read.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)>;
+
+    /// Maps the first `bytes` bytes for reading.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn map_read_only(&self, bytes: usize) -> io::Result<Map>;
+
+    /// Reads the whole file.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn read_all(&self) -> io::Result<Vec<u8>>;
+
+    /// Writes `bytes` at `position`, all of them.
+    ///
+    /// # Errors
+    /// The system's error; any part may have been written.
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+
+    /// Makes the file's bytes and length durable. An error is final: a later success says nothing of the bytes
+    /// written before it.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn sync(&self) -> io::Result<()>;
+
+    /// The descriptor, for `sendfile(2)`; `None` on a simulated disk.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+}
+
+fn temporary_path(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".tmp");
+    path.with_file_name(name)
+}
+
+/// Replaces the file at `path` by `bytes` so that a crash leaves the old or the new one, whole.
+///
+/// # Errors
+/// The system's error. Which of the two has the name is then not known to be durable.
+pub(crate) fn replace_file(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
+    let file = write_temporary(disk, path, bytes)?;
+    put_in_place(disk, path)?;
+    Ok(file)
+}
+
+/// The first half of [`replace_file`]: `bytes` are durable under a temporary name, the old file is untouched.
+///
+/// # Errors
+/// The system's error; nothing is left behind if it can be helped.
+pub(crate) fn write_temporary(
+    disk: &dyn Disk,
+    path: &Path,
+    bytes: &[u8],
+) -> io::Result<Arc<dyn DiskFile>> {
+    let temporary = temporary_path(path);
+    let written = disk.create(&temporary).and_then(|file| {
+        file.write_at(bytes, 0)?;
+        file.sync()?;
+        Ok(file)
+    });
+    if written.is_err() {
+        // The disk may be full: the half-written file must not keep it so. Its removal failing changes nothing.
+        let _ = disk.remove_file(&temporary);
+    }
+    written
+}
+
+/// The second half of [`replace_file`].
+///
+/// # Errors
+/// The system's error; the name may point to either file.
+pub(crate) fn put_in_place(disk: &dyn Disk, path: &Path) -> io::Result<()> {
+    disk.rename(&temporary_path(path), path)?;
+    disk.sync_dir(path.parent().unwrap_or(Path::new(".")))
+}

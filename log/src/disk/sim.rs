@@ -1,0 +1,618 @@
+//! A disk in memory that loses, tears and fails writes as told, from a seed.
+//!
+//! Each file has three images: what the process wrote (live), what the kernel believes to be on the disk (clean), and what
+//! is there (durable). A sync that succeeds copies the sectors that differ from the clean image to the durable one. A sync
+//! that fails marks them clean all the same, as Linux does: a later sync does not write them.
+//!
+//! Must be survived, and is made here: [`SimDisk::power_loss`] (any subset of unsynced sectors is lost, a sector may be
+//! torn at any byte, unsynced names come or go in their order), [`SimDisk::process_loss`] (the page cache stays), failing
+//! syncs, allocations, writes, renames and creations, and a full disk.
+//! Out of scope: sectors that rot while nobody looks (tests flip bits by [`SimDisk::change`]), a disk that lies about a
+//! sync, and folders that vanish (a folder is there once anything was created in it).
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{Disk, DiskFile};
+use crate::mmap::{Map, MapWriter, Memory};
+
+const SECTOR_BYTES: usize = 512;
+/// Address space of a simulated file.
+const FILE_CAPACITY: usize = 4 << 20;
+
+/// What can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// [`DiskFile::sync`].
+    Sync,
+    /// [`Disk::sync_dir`].
+    SyncDir,
+    /// [`DiskFile::allocate`] and [`DiskFile::reserve`].
+    Allocate,
+    /// [`DiskFile::write_at`].
+    Write,
+    /// [`DiskFile::set_len`].
+    SetLen,
+    /// [`Disk::create`].
+    Create,
+    /// [`Disk::rename`].
+    Rename,
+    /// [`Disk::remove_file`].
+    Remove,
+}
+
+#[derive(Debug)]
+struct Fault {
+    operation: Operation,
+    suffix: String,
+    skip: u64,
+    kind: io::ErrorKind,
+}
+
+/// Numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
+#[derive(Debug, Clone)]
+pub struct SimRng(u64);
+
+impl SimRng {
+    /// A sequence that is the same for the same seed.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next number.
+    pub fn next_u64(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `bound`, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.next_u64() % bound.max(1) as u64).unwrap_or(0)
+    }
+}
+
+/// The simulated disk. Clones share it.
+#[derive(Debug, Clone)]
+pub struct SimDisk {
+    sim: Arc<Mutex<Sim>>,
+}
+
+#[derive(Debug, Default)]
+struct Sim {
+    live: BTreeMap<PathBuf, Arc<SimFile>>,
+    durable: BTreeMap<PathBuf, Arc<SimFile>>,
+    /// Changes of names that no folder sync covered yet, in order.
+    pending: Vec<(PathBuf, NameChange)>,
+    faults: Vec<Fault>,
+    full: bool,
+    boot: u64,
+    locked: Arc<Mutex<bool>>,
+    operations: u64,
+}
+
+#[derive(Debug, Clone)]
+enum NameChange {
+    Put(PathBuf, Arc<SimFile>),
+    Remove(PathBuf),
+}
+
+#[derive(Debug)]
+struct SimFile {
+    path: PathBuf,
+    sim: std::sync::Weak<Mutex<Sim>>,
+    memory: Memory,
+    state: Mutex<FileState>,
+}
+
+#[derive(Debug, Default, Clone)]
+struct FileState {
+    len: usize,
+    /// Bytes that writing cannot find the disk full for.
+    reserved: usize,
+    clean: Vec<u8>,
+    durable: Vec<u8>,
+    /// Sectors written by a call since the last sync, whether or not their bytes changed.
+    dirtied: BTreeSet<usize>,
+}
+
+impl Default for SimDisk {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl SimDisk {
+    /// An empty disk.
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            sim: Arc::new(Mutex::new(Sim::default())),
+        }
+    }
+
+    /// Lets the operation fail once, on a file whose name ends in `suffix`, after it went well `skip` times.
+    pub fn fail(&self, operation: Operation, suffix: &str, skip: u64, kind: io::ErrorKind) {
+        self.sim.lock().faults.push(Fault {
+            operation,
+            suffix: suffix.to_owned(),
+            skip,
+            kind,
+        });
+    }
+
+    /// Whether every fault asked for has happened.
+    #[must_use]
+    pub fn faults_are_used_up(&self) -> bool {
+        self.sim.lock().faults.is_empty()
+    }
+
+    /// Whether the disk has no free block.
+    pub fn set_full(&self, full: bool) {
+        self.sim.lock().full = full;
+    }
+
+    /// How many operations there were so far.
+    #[must_use]
+    pub fn operations(&self) -> u64 {
+        self.sim.lock().operations
+    }
+
+    /// The disk as a new process finds it after this one was killed: all that was written is in the page cache.
+    #[must_use]
+    pub fn process_loss(&self) -> Self {
+        let sim = self.sim.lock();
+        let next = Self::new();
+        {
+            let mut copy = next.sim.lock();
+            copy.boot = sim.boot;
+            copy.full = sim.full;
+            let mut copied: BTreeMap<*const SimFile, Arc<SimFile>> = BTreeMap::new();
+            let mut duplicate = |file: &Arc<SimFile>| {
+                Arc::clone(
+                    copied
+                        .entry(Arc::as_ptr(file))
+                        .or_insert_with(|| file.duplicate(&next.sim)),
+                )
+            };
+            copy.live = sim
+                .live
+                .iter()
+                .map(|(path, file)| (path.clone(), duplicate(file)))
+                .collect();
+            copy.durable = sim
+                .durable
+                .iter()
+                .map(|(path, file)| (path.clone(), duplicate(file)))
+                .collect();
+            copy.pending = sim
+                .pending
+                .iter()
+                .map(|(dir, change)| {
+                    let change = match change {
+                        NameChange::Put(path, file) => {
+                            NameChange::Put(path.clone(), duplicate(file))
+                        }
+                        NameChange::Remove(path) => NameChange::Remove(path.clone()),
+                    };
+                    (dir.clone(), change)
+                })
+                .collect();
+        }
+        next
+    }
+
+    /// The disk as the machine finds it after the power went: of what was not synced, `rng` says what is there.
+    #[must_use]
+    pub fn power_loss(&self, rng: &mut SimRng) -> Self {
+        let sim = self.sim.lock();
+        let mut names = sim.durable.clone();
+        let dirs: BTreeSet<&PathBuf> = sim.pending.iter().map(|(dir, _)| dir).collect();
+        for dir in dirs {
+            let changes: Vec<_> = sim
+                .pending
+                .iter()
+                .filter(|(of, _)| of == dir)
+                .map(|(_, change)| change)
+                .collect();
+            let reached = rng.below(changes.len() + 1);
+            changes[..reached]
+                .iter()
+                .for_each(|change| change.apply(&mut names));
+        }
+        let next = Self::new();
+        {
+            let mut after = next.sim.lock();
+            after.boot = sim.boot + 1;
+            after.full = sim.full;
+            for (path, file) in names {
+                let survivor = file.after_power_loss(&path, &next.sim, rng);
+                after.live.insert(path.clone(), Arc::clone(&survivor));
+                after.durable.insert(path, survivor);
+            }
+        }
+        next
+    }
+
+    /// Changes a file's bytes from outside, on all its images, as bit rot or a careless hand does.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn change(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut sim = self.sim.lock();
+        let old = sim
+            .live
+            .get(path)
+            .map(|file| (file.live_bytes(), file.state.lock().reserved));
+        let Some((mut bytes, reserved)) = old else {
+            panic!("no file {}", path.display())
+        };
+        change(&mut bytes);
+        let state = FileState {
+            len: bytes.len(),
+            reserved: reserved.min(bytes.len()),
+            clean: bytes.clone(),
+            durable: bytes.clone(),
+            dirtied: BTreeSet::new(),
+        };
+        let file = SimFile::new(path, &self.sim, &bytes, state);
+        sim.live.insert(path.to_owned(), Arc::clone(&file));
+        sim.durable.insert(path.to_owned(), file);
+    }
+
+    /// Removes a file from outside.
+    pub fn delete(&self, path: &Path) {
+        let mut sim = self.sim.lock();
+        sim.live.remove(path);
+        sim.durable.remove(path);
+    }
+
+    /// The paths of all files.
+    #[must_use]
+    pub fn paths(&self) -> Vec<PathBuf> {
+        self.sim.lock().live.keys().cloned().collect()
+    }
+
+    fn enter(
+        &self,
+        operation: Operation,
+        path: &Path,
+    ) -> io::Result<parking_lot::MutexGuard<'_, Sim>> {
+        let mut sim = self.sim.lock();
+        sim.step(operation, path)?;
+        Ok(sim)
+    }
+}
+
+impl Sim {
+    fn step(&mut self, operation: Operation, path: &Path) -> io::Result<()> {
+        self.operations += 1;
+        let name = path.to_string_lossy();
+        let hit = self.faults.iter_mut().position(|fault| {
+            if fault.operation != operation || !name.ends_with(&fault.suffix) {
+                return false;
+            }
+            let now = fault.skip == 0;
+            fault.skip = fault.skip.saturating_sub(1);
+            now
+        });
+        hit.map_or(Ok(()), |at| {
+            Err(io::Error::from(self.faults.remove(at).kind))
+        })
+    }
+
+    fn change_name(&mut self, path: &Path, change: NameChange) {
+        change.apply(&mut self.live);
+        self.pending
+            .push((path.parent().unwrap_or(Path::new("")).to_owned(), change));
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<PathBuf, Arc<SimFile>>) {
+        match self {
+            Self::Put(path, file) => drop(names.insert(path.clone(), Arc::clone(file))),
+            Self::Remove(path) => drop(names.remove(path)),
+        }
+    }
+}
+
+fn not_found() -> io::Error {
+    io::Error::from(io::ErrorKind::NotFound)
+}
+
+impl Disk for SimDisk {
+    fn create_dir_all(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn list(&self, path: &Path) -> io::Result<Vec<String>> {
+        let sim = self.sim.lock();
+        let names: BTreeSet<String> = sim
+            .live
+            .keys()
+            .filter_map(|file| file.strip_prefix(path).ok()?.components().next())
+            .map(|name| name.as_os_str().to_string_lossy().into_owned())
+            .collect();
+        Ok(names.into_iter().collect())
+    }
+
+    fn exists(&self, path: &Path) -> io::Result<bool> {
+        Ok(self
+            .sim
+            .lock()
+            .live
+            .keys()
+            .any(|file| file.starts_with(path)))
+    }
+
+    fn sync_dir(&self, path: &Path) -> io::Result<()> {
+        let mut sim = self.enter(Operation::SyncDir, path)?;
+        let pending = std::mem::take(&mut sim.pending);
+        let (synced, rest): (Vec<_>, Vec<_>) =
+            pending.into_iter().partition(|(dir, _)| dir == path);
+        sim.pending = rest;
+        synced
+            .iter()
+            .for_each(|(_, change)| change.apply(&mut sim.durable));
+        Ok(())
+    }
+
+    fn remove_file(&self, path: &Path) -> io::Result<()> {
+        let mut sim = self.enter(Operation::Remove, path)?;
+        if !sim.live.contains_key(path) {
+            return Err(not_found());
+        }
+        sim.change_name(path, NameChange::Remove(path.to_owned()));
+        Ok(())
+    }
+
+    fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
+        let mut sim = self.sim.lock();
+        let inside: Vec<PathBuf> = sim
+            .live
+            .keys()
+            .filter(|file| file.starts_with(path))
+            .cloned()
+            .collect();
+        inside
+            .iter()
+            .for_each(|file| sim.change_name(file, NameChange::Remove(file.clone())));
+        Ok(())
+    }
+
+    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        let mut sim = self.enter(Operation::Rename, to)?;
+        let file = sim.live.get(from).cloned().ok_or_else(not_found)?;
+        // One change of names: a crash leaves both undone or both done, as within one folder it does.
+        sim.change_name(to, NameChange::Put(to.to_owned(), file));
+        sim.change_name(from, NameChange::Remove(from.to_owned()));
+        Ok(())
+    }
+
+    fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let mut sim = self.enter(Operation::Create, path)?;
+        let file = SimFile::new(path, &self.sim, &[], FileState::default());
+        sim.change_name(path, NameChange::Put(path.to_owned(), Arc::clone(&file)));
+        Ok(file)
+    }
+
+    fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self
+            .sim
+            .lock()
+            .live
+            .get(path)
+            .cloned()
+            .ok_or_else(not_found)?;
+        Ok(file)
+    }
+
+    fn lock(&self, _path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
+        struct Held(Arc<Mutex<bool>>);
+        impl Drop for Held {
+            fn drop(&mut self) {
+                *self.0.lock() = false;
+            }
+        }
+        let locked = Arc::clone(&self.sim.lock().locked);
+        let was_locked = std::mem::replace(&mut *locked.lock(), true);
+        Ok((!was_locked).then(|| Box::new(Held(locked)) as Box<dyn Any + Send + Sync>))
+    }
+
+    fn boot_id(&self) -> String {
+        format!("boot {}", self.sim.lock().boot)
+    }
+}
+
+impl SimFile {
+    fn new(path: &Path, sim: &Arc<Mutex<Sim>>, bytes: &[u8], state: FileState) -> Arc<Self> {
+        let memory = match Memory::new(FILE_CAPACITY) {
+            Ok(memory) => memory,
+            Err(error) => panic!("no memory for a simulated file: {error}"),
+        };
+        memory.write(0, bytes);
+        Arc::new(Self {
+            path: path.to_owned(),
+            sim: Arc::downgrade(sim),
+            memory,
+            state: Mutex::new(state),
+        })
+    }
+
+    fn live_bytes(&self) -> Vec<u8> {
+        self.memory.read(0..self.state.lock().len)
+    }
+
+    fn duplicate(&self, sim: &Arc<Mutex<Sim>>) -> Arc<Self> {
+        Self::new(
+            &self.path,
+            sim,
+            &self.live_bytes(),
+            self.state.lock().clone(),
+        )
+    }
+
+    fn after_power_loss(&self, path: &Path, sim: &Arc<Mutex<Sim>>, rng: &mut SimRng) -> Arc<Self> {
+        let state = self.state.lock();
+        let live = self.memory.read(0..state.len);
+        let len = if live.len() == state.durable.len() || rng.below(2) == 0 {
+            state.durable.len()
+        } else {
+            live.len()
+        };
+        let mut bytes = state.durable.clone();
+        bytes.resize(len.max(live.len()), 0);
+        for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
+            let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
+            let differs = state.clean.get(range.clone()) != Some(&live[range.clone()]);
+            if !differs && !state.dirtied.contains(&sector) {
+                continue;
+            }
+            let written = match rng.below(3) {
+                0 => 0,
+                1 => range.len(),
+                _ => rng.below(range.len() + 1),
+            };
+            let written = range.start..range.start + written;
+            bytes[written.clone()].copy_from_slice(&live[written]);
+        }
+        bytes.truncate(len);
+        let after = FileState {
+            len,
+            reserved: len,
+            clean: bytes.clone(),
+            durable: bytes.clone(),
+            dirtied: BTreeSet::new(),
+        };
+        Self::new(path, sim, &bytes, after)
+    }
+
+    fn enter(&self, operation: Operation) -> io::Result<bool> {
+        // A file of a disk that is gone behaves as one that nobody will look at again.
+        let Some(sim) = self.sim.upgrade() else {
+            return Ok(false);
+        };
+        let mut sim = sim.lock();
+        sim.step(operation, &self.path)?;
+        Ok(sim.full)
+    }
+}
+
+fn full() -> io::Error {
+    io::Error::from(io::ErrorKind::StorageFull)
+}
+
+fn to_index(bytes: u64) -> io::Result<usize> {
+    let index = usize::try_from(bytes)
+        .ok()
+        .filter(|bytes| *bytes <= FILE_CAPACITY);
+    index.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
+}
+
+impl DiskFile for SimFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.state.lock().len as u64)
+    }
+
+    fn allocate(&self, bytes: u64) -> io::Result<()> {
+        let disk_full = self.enter(Operation::Allocate)?;
+        let bytes = to_index(bytes)?;
+        let mut state = self.state.lock();
+        if disk_full && bytes > state.reserved {
+            return Err(full());
+        }
+        state.reserved = state.reserved.max(bytes);
+        state.len = state.len.max(bytes);
+        Ok(())
+    }
+
+    fn reserve(&self, bytes: u64) -> io::Result<()> {
+        let disk_full = self.enter(Operation::Allocate)?;
+        let bytes = to_index(bytes)?;
+        let mut state = self.state.lock();
+        if disk_full && bytes > state.reserved {
+            return Err(full());
+        }
+        state.reserved = state.reserved.max(bytes);
+        Ok(())
+    }
+
+    fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.enter(Operation::SetLen)?;
+        let bytes = to_index(bytes)?;
+        let mut state = self.state.lock();
+        if bytes < state.len {
+            self.memory.write(bytes, &vec![0; state.len - bytes]);
+        }
+        state.len = bytes;
+        state.reserved = state.reserved.min(bytes);
+        Ok(())
+    }
+
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)> {
+        to_index(capacity as u64)?;
+        Ok(self.memory.map(published))
+    }
+
+    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
+        if bytes > self.state.lock().len {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        Ok(self.memory.map(bytes).0)
+    }
+
+    fn read_all(&self) -> io::Result<Vec<u8>> {
+        Ok(self.live_bytes())
+    }
+
+    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        let disk_full = self.enter(Operation::Write)?;
+        let position = to_index(position)?;
+        let end = to_index((position + bytes.len()) as u64)?;
+        let mut state = self.state.lock();
+        if disk_full && end > state.reserved.max(state.clean.len()) {
+            return Err(full());
+        }
+        self.memory.write(position, bytes);
+        state.len = state.len.max(end);
+        state.reserved = state.reserved.max(end);
+        state
+            .dirtied
+            .extend(position / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let allowed = self.enter(Operation::Sync);
+        let mut state = self.state.lock();
+        let live = self.memory.read(0..state.len);
+        if allowed.is_ok() {
+            state.durable.resize(live.len(), 0);
+            for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
+                let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
+                if state.dirtied.contains(&sector)
+                    || state.clean.get(range.clone()) != Some(&live[range.clone()])
+                {
+                    state.durable[range.clone()].copy_from_slice(&live[range]);
+                }
+            }
+        }
+        state.clean = live;
+        state.dirtied.clear();
+        allowed.map(drop)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}

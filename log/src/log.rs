@@ -1,0 +1,551 @@
+//! The data folder: its lock, its catalogue of topics, its threads.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use basalt_proto::{PartitionId, TopicName};
+use parking_lot::{Mutex, RwLock};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::clock::Clock;
+use crate::config::{LogConfig, TopicConfig};
+use crate::disk::Disk;
+use crate::error::{CloseError, DiskError, OnDisk, OpenError, TopicError};
+use crate::groups::Groups;
+use crate::journal::{Journal, JournalError};
+use crate::partition::Partition;
+use crate::partition::open::PartitionSpec;
+use crate::sync::{self, Shared};
+use crate::topic::{Topic, TopicId};
+
+/// The most partitions one topic may have.
+pub const MAX_PARTITIONS: u32 = 1_000_000;
+
+/// One entry of the catalogue's journal.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Entry {
+    Create {
+        id: TopicId,
+        name: String,
+        partitions: u32,
+        config: TopicConfig,
+    },
+    Alter {
+        id: TopicId,
+        config: TopicConfig,
+    },
+    Delete {
+        id: TopicId,
+    },
+    /// Ids below this were given, also to topics that are gone.
+    NextId(TopicId),
+}
+
+/// An open data folder.
+#[derive(Debug)]
+pub struct Log {
+    shared: Arc<Shared>,
+    topics: RwLock<BTreeMap<TopicName, Arc<Topic>>>,
+    catalogue: Mutex<Catalogue>,
+    groups: Groups,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
+}
+
+#[derive(Debug)]
+struct Catalogue {
+    journal: Journal,
+    next_id: TopicId,
+    deleted: BTreeSet<TopicName>,
+    closed: bool,
+}
+
+/// A topic as the catalogue knows it.
+#[derive(Debug, Clone)]
+pub(crate) struct CatalogueTopic {
+    pub(crate) id: TopicId,
+    pub(crate) name: TopicName,
+    pub(crate) partitions: u32,
+    pub(crate) config: TopicConfig,
+}
+
+/// What a catalogue's entries leave.
+#[derive(Debug)]
+pub(crate) struct Replayed {
+    pub(crate) topics: BTreeMap<TopicId, CatalogueTopic>,
+    next_id: TopicId,
+    /// Names of deleted topics whose folder may still be there.
+    deleted: BTreeSet<TopicName>,
+}
+
+/// Where a partition's files are.
+pub(crate) fn partition_dir(data_dir: &Path, topic: &TopicName, partition: PartitionId) -> PathBuf {
+    data_dir
+        .join("topics")
+        .join(topic.as_str())
+        .join(partition.0.to_string())
+}
+
+pub(crate) fn catalogue_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("catalogue")
+}
+
+pub(crate) fn groups_path(data_dir: &Path) -> PathBuf {
+    data_dir.join("groups")
+}
+
+/// Takes the lock of a data folder.
+pub(crate) fn lock_data_dir(
+    disk: &dyn Disk,
+    data_dir: &Path,
+) -> Result<Box<dyn Any + Send + Sync>, OpenError> {
+    let path = data_dir.join("LOCK");
+    disk.lock(&path)
+        .on("lock", &path)?
+        .ok_or_else(|| OpenError::Locked {
+            path: data_dir.to_owned(),
+        })
+}
+
+/// Applies a catalogue's entries, in order.
+pub(crate) fn replay_catalogue(path: &Path, payloads: &[&[u8]]) -> Result<Replayed, OpenError> {
+    let damaged = |what: String| OpenError::Damaged {
+        path: path.to_owned(),
+        position: 0,
+        what,
+    };
+    let mut replayed = Replayed {
+        topics: BTreeMap::new(),
+        next_id: TopicId(1),
+        deleted: BTreeSet::new(),
+    };
+    for payload in payloads {
+        match serde_json::from_slice(payload).map_err(|error| damaged(error.to_string()))? {
+            Entry::Create {
+                id,
+                name,
+                partitions,
+                config,
+            } => {
+                let name = TopicName::new(&name).map_err(|error| damaged(error.to_string()))?;
+                replayed.next_id = replayed.next_id.max(TopicId(id.0.saturating_add(1)));
+                replayed.deleted.remove(&name);
+                replayed.topics.insert(
+                    id,
+                    CatalogueTopic {
+                        id,
+                        name,
+                        partitions,
+                        config,
+                    },
+                );
+            }
+            Entry::Alter { id, config } => {
+                if let Some(topic) = replayed.topics.get_mut(&id) {
+                    topic.config = config;
+                }
+            }
+            Entry::Delete { id } => replayed
+                .deleted
+                .extend(replayed.topics.remove(&id).map(|topic| topic.name)),
+            Entry::NextId(id) => replayed.next_id = replayed.next_id.max(id),
+        }
+    }
+    Ok(replayed)
+}
+
+fn encode(entry: &Entry) -> Vec<u8> {
+    // Names, numbers and durations always have a JSON form.
+    serde_json::to_vec(entry).unwrap_or_default()
+}
+
+impl Log {
+    /// Opens a data folder, creating it if it is not there, and recovers every partition in it.
+    ///
+    /// # Errors
+    /// [`OpenError::Locked`] while another process has it; [`OpenError::Damaged`] for a catalogue that cannot be believed;
+    /// [`OpenError::Disk`]. Damage in a segment is no error: it is logged, kept and refused to readers.
+    pub fn open(
+        config: LogConfig,
+        disk: Arc<dyn Disk>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Self>, OpenError> {
+        let data_dir = config.data_dir.clone();
+        disk.create_dir_all(&data_dir).on("create", &data_dir)?;
+        let lock = lock_data_dir(disk.as_ref(), &data_dir)?;
+        let (
+            journal,
+            Replayed {
+                topics,
+                next_id,
+                deleted,
+            },
+        ) = open_catalogue(disk.as_ref(), &data_dir)?;
+        let threads = config.sync_threads;
+        let groups = Groups::open(&disk, &groups_path(&data_dir), threads > 0)?;
+        // As for a partition's folder: names that an earlier process could not sync are synced before they are relied on.
+        disk.sync_dir(&data_dir).on("sync", &data_dir)?;
+        let shared = Arc::new(Shared {
+            disk,
+            clock,
+            config,
+            queue: sync::SyncQueue::default(),
+            seals: watch::Sender::new(0),
+        });
+        // A deletion that was cut off after the catalogue forgot the topic.
+        for name in &deleted {
+            let dir = data_dir.join("topics").join(name.as_str());
+            shared.disk.remove_dir_all(&dir).on("remove", &dir)?;
+        }
+        let topics_dir = data_dir.join("topics");
+        if shared
+            .disk
+            .exists(&topics_dir)
+            .on("look for", &topics_dir)?
+        {
+            shared.disk.sync_dir(&topics_dir).on("sync", &topics_dir)?;
+        }
+        let mut opened = BTreeMap::new();
+        for topic in topics.into_values() {
+            let name = topic.name.clone();
+            opened.insert(name, Arc::new(open_topic(topic, &shared, Partition::open)?));
+        }
+        let log = Arc::new(Self {
+            shared,
+            topics: RwLock::new(opened),
+            catalogue: Mutex::new(Catalogue {
+                journal,
+                next_id,
+                deleted,
+                closed: false,
+            }),
+            groups,
+            threads: Mutex::new(Vec::new()),
+            lock: Mutex::new(Some(lock)),
+        });
+        log.start_threads(threads)?;
+        Ok(log)
+    }
+
+    fn start_threads(&self, count: usize) -> Result<(), OpenError> {
+        let mut threads = self.threads.lock();
+        for number in 0..count {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name(format!("basalt-sync-{number}"));
+            let started = thread.spawn(move || sync::run(&shared));
+            threads.push(started.on("start a thread for", &self.shared.config.data_dir)?);
+        }
+        Ok(())
+    }
+
+    /// What it was opened with.
+    #[must_use]
+    pub fn config(&self) -> &LogConfig {
+        &self.shared.config
+    }
+
+    /// Its clock.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<dyn Clock> {
+        &self.shared.clock
+    }
+
+    /// Its disk.
+    #[must_use]
+    pub fn disk(&self) -> &Arc<dyn Disk> {
+        &self.shared.disk
+    }
+
+    /// Committed offsets of consumer groups.
+    #[must_use]
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    /// Counts the segments sealed since the log was opened, to be watched.
+    #[must_use]
+    pub fn seals(&self) -> watch::Receiver<u64> {
+        self.shared.seals.subscribe()
+    }
+
+    /// A topic by name.
+    #[must_use]
+    pub fn topic(&self, name: &TopicName) -> Option<Arc<Topic>> {
+        self.topics.read().get(name).cloned()
+    }
+
+    /// All topics, by name.
+    #[must_use]
+    pub fn topics(&self) -> Vec<Arc<Topic>> {
+        self.topics.read().values().cloned().collect()
+    }
+
+    /// A topic by name, created with the defaults if that is allowed.
+    ///
+    /// # Errors
+    /// [`TopicError::Unknown`] when it is not, else as [`Self::create_topic`].
+    pub fn topic_or_create(&self, name: &TopicName) -> Result<Arc<Topic>, TopicError> {
+        if let Some(topic) = self.topic(name) {
+            return Ok(topic);
+        }
+        let config = &self.shared.config;
+        if !config.auto_create_topics {
+            return Err(TopicError::Unknown {
+                topic: name.clone(),
+            });
+        }
+        match self.create_topic(
+            name,
+            config.default_partitions,
+            config.topic_defaults.clone(),
+        ) {
+            // Another connection was quicker.
+            Err(TopicError::Exists { topic }) => {
+                self.topic(name).ok_or(TopicError::Unknown { topic })
+            }
+            other => other,
+        }
+    }
+
+    /// Creates a topic. It is in the catalogue on the disk on return; its partitions cost nothing until they are used.
+    ///
+    /// # Errors
+    /// See [`TopicError`].
+    pub fn create_topic(
+        &self,
+        name: &TopicName,
+        partitions: u32,
+        config: TopicConfig,
+    ) -> Result<Arc<Topic>, TopicError> {
+        if !(1..=MAX_PARTITIONS).contains(&partitions) {
+            return Err(TopicError::BadPartitionCount {
+                partitions,
+                max: MAX_PARTITIONS,
+            });
+        }
+        let mut catalogue = self.catalogue.lock();
+        if self.topics.read().contains_key(name) {
+            return Err(TopicError::Exists {
+                topic: name.clone(),
+            });
+        }
+        let dir = self.topic_dir(name);
+        if self.shared.disk.exists(&dir).on("look for", &dir)? {
+            // Left by a deletion whose last step failed, or not ours: then it is not ours to remove.
+            if !catalogue.deleted.contains(name) {
+                return Err(TopicError::Disk(DiskError {
+                    action: "create the topic in",
+                    path: dir,
+                    source: std::io::Error::from(std::io::ErrorKind::AlreadyExists),
+                }));
+            }
+            self.shared.disk.remove_dir_all(&dir).on("clear", &dir)?;
+            self.sync_topics_dir()?;
+        }
+        // Commits that were under way while an earlier topic of the name was deleted.
+        self.forget_commits(name)?;
+        let id = catalogue.next_id;
+        catalogue.append(&Entry::Create {
+            id,
+            name: name.to_string(),
+            partitions,
+            config: config.clone(),
+        })?;
+        catalogue.next_id = TopicId(id.0 + 1);
+        let spec = CatalogueTopic {
+            id,
+            name: name.clone(),
+            partitions,
+            config,
+        };
+        let topic = Arc::new(open_topic(spec, &self.shared, |spec, shared| {
+            Ok(Partition::new_empty(spec, shared))
+        })?);
+        self.topics.write().insert(name.clone(), Arc::clone(&topic));
+        Ok(topic)
+    }
+
+    /// Changes a topic's settings.
+    ///
+    /// # Errors
+    /// See [`TopicError`].
+    pub fn alter_topic(&self, name: &TopicName, config: TopicConfig) -> Result<(), TopicError> {
+        let mut catalogue = self.catalogue.lock();
+        let topic = self.topic(name).ok_or_else(|| TopicError::Unknown {
+            topic: name.clone(),
+        })?;
+        catalogue.append(&Entry::Alter {
+            id: topic.id,
+            config: config.clone(),
+        })?;
+        *topic.config.write() = config;
+        Ok(())
+    }
+
+    /// Deletes the topic `id` of this name with its hot segments and committed offsets. Readers that hold a segment keep
+    /// its bytes.
+    ///
+    /// # Errors
+    /// [`TopicError::Unknown`] when the topic of this name is another one by now. See [`TopicError`] for the rest. Once the
+    /// catalogue has forgotten the topic it is gone, even if its files could not be removed: the next open, or the next
+    /// topic of the name, removes them.
+    pub fn delete_topic(&self, name: &TopicName, id: TopicId) -> Result<(), TopicError> {
+        let mut catalogue = self.catalogue.lock();
+        let found = self.topic(name).filter(|topic| topic.id == id);
+        let topic = found.ok_or_else(|| TopicError::Unknown {
+            topic: name.clone(),
+        })?;
+        self.forget_commits(name)?;
+        catalogue.append(&Entry::Delete { id: topic.id })?;
+        catalogue.deleted.insert(name.clone());
+        self.topics.write().remove(name);
+        topic
+            .partitions
+            .iter()
+            .for_each(|partition| partition.abandon());
+        let dir = self.topic_dir(name);
+        self.shared.disk.remove_dir_all(&dir).on("remove", &dir)?;
+        self.sync_topics_dir()
+    }
+
+    fn forget_commits(&self, name: &TopicName) -> Result<(), TopicError> {
+        self.groups
+            .delete_topic(name)
+            .map_err(|error| TopicError::Closed {
+                reason: error.to_string(),
+            })
+    }
+
+    /// A topic's folder that was removed must not be back after a crash, under a new topic of the name.
+    fn sync_topics_dir(&self) -> Result<(), TopicError> {
+        let dir = self.shared.config.data_dir.join("topics");
+        if self.shared.disk.exists(&dir).on("look for", &dir)? {
+            self.shared.disk.sync_dir(&dir).on("sync", &dir)?;
+        }
+        Ok(())
+    }
+
+    fn topic_dir(&self, name: &TopicName) -> PathBuf {
+        self.shared
+            .config
+            .data_dir
+            .join("topics")
+            .join(name.as_str())
+    }
+
+    /// Syncs and tidies every partition, ends the threads and gives up the folder. A second call does nothing.
+    ///
+    /// # Errors
+    /// [`CloseError`]: what could not be synced is recovered by the next open as after a crash.
+    pub fn close(&self) -> Result<(), CloseError> {
+        let Some(lock) = self.lock.lock().take() else {
+            return Ok(());
+        };
+        self.catalogue.lock().closed = true;
+        self.groups.close();
+        self.shared.queue.stop();
+        for thread in self.threads.lock().drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a sync thread panicked");
+            }
+        }
+        let partitions = self
+            .topics()
+            .into_iter()
+            .flat_map(|topic| topic.partitions.clone());
+        let errors: Vec<_> = partitions
+            .filter_map(|partition| partition.close().err())
+            .collect();
+        drop(lock);
+        match errors.first() {
+            None => Ok(()),
+            Some(first) => Err(CloseError::Partitions {
+                failed: errors.len(),
+                first: first.to_string(),
+            }),
+        }
+    }
+}
+
+impl Drop for Log {
+    fn drop(&mut self) {
+        if let Err(error) = self.close() {
+            tracing::error!(%error, "the log was not closed in order");
+        }
+    }
+}
+
+impl Catalogue {
+    fn append(&mut self, entry: &Entry) -> Result<(), TopicError> {
+        if self.closed {
+            return Err(TopicError::Closed {
+                reason: "the log is closed".to_owned(),
+            });
+        }
+        self.journal
+            .append(&encode(entry))
+            .map_err(|error| match error {
+                JournalError::Refused(error) => TopicError::Disk(error),
+                JournalError::Failed(reason) => TopicError::Closed { reason },
+            })
+    }
+}
+
+fn open_catalogue(disk: &dyn Disk, data_dir: &Path) -> Result<(Journal, Replayed), OpenError> {
+    let path = catalogue_path(data_dir);
+    let topics_dir = data_dir.join("topics");
+    let missing = !disk.exists(&path).on("look for", &path)?;
+    if missing && !disk.list(&topics_dir).on("list", &topics_dir)?.is_empty() {
+        return Err(OpenError::CatalogueMissing { path });
+    }
+    let mut state = replay_catalogue(&path, &[])?;
+    let journal = Journal::open(disk, &path, |payloads| {
+        state = replay_catalogue(&path, payloads)?;
+        let live = state.topics.len();
+        let worth_it = payloads.len() > 1000 && payloads.len() > 2 * live;
+        let rewritten = worth_it.then(|| {
+            let create = |topic: &CatalogueTopic| Entry::Create {
+                id: topic.id,
+                name: topic.name.to_string(),
+                partitions: topic.partitions,
+                config: topic.config.clone(),
+            };
+            let entries = std::iter::once(Entry::NextId(state.next_id))
+                .chain(state.topics.values().map(create));
+            entries.map(|entry| encode(&entry)).collect()
+        });
+        Ok(rewritten)
+    })?;
+    Ok((journal, state))
+}
+
+fn open_topic(
+    topic: CatalogueTopic,
+    shared: &Arc<Shared>,
+    open: impl Fn(PartitionSpec, &Arc<Shared>) -> Result<Arc<Partition>, DiskError>,
+) -> Result<Topic, DiskError> {
+    let config = Arc::new(RwLock::new(topic.config));
+    let mut partitions = Vec::new();
+    for number in 0..topic.partitions {
+        let id = PartitionId(number);
+        let spec = PartitionSpec {
+            topic: topic.name.clone(),
+            topic_id: topic.id,
+            id,
+            dir: partition_dir(&shared.config.data_dir, &topic.name, id),
+            config: Arc::clone(&config),
+        };
+        partitions.push(open(spec, shared)?);
+    }
+    Ok(Topic {
+        name: topic.name,
+        id: topic.id,
+        config,
+        partitions,
+    })
+}

@@ -1,0 +1,229 @@
+//! The one module with `unsafe`: a file (or anonymous memory) mapped shared, written by one and read by many.
+//!
+//! A map is split in two handles. [`MapWriter`] is unique and fills the bytes after the *published* length;
+//! [`Map`] is cloned freely and reads only bytes before it. Published bytes never change again, so handing out
+//! `&[u8]` of them is sound while this process is the only one that writes the file (the data folder's lock).
+//!
+//! - **LOG-1**: bytes below the published length are never written again through a map.
+//! - **LOG-2**: the file under the published bytes is never cut while a map of it lives (a segment is trimmed only
+//!   down to its published length), so reading them cannot raise SIGBUS; and the writer writes only bytes whose
+//!   blocks were allocated before, so that a full disk is an error of the allocation.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+#[derive(Debug)]
+struct Region {
+    raw: Arc<MmapRaw>,
+    published: AtomicUsize,
+}
+
+/// The reading side: sees the published bytes.
+#[derive(Debug, Clone)]
+pub struct Map {
+    region: Arc<Region>,
+}
+
+/// The writing side: appends after the published bytes. There is one for a map at most.
+#[derive(Debug)]
+pub struct MapWriter {
+    region: Arc<Region>,
+}
+
+/// Address space for `capacity` bytes of `file`, of which the first `published` are there to be read.
+///
+/// The range may reach past the end of the file: the caller allocates the file's blocks before it writes there.
+///
+/// # Errors
+/// The error of `mmap(2)`.
+pub(crate) fn map_file(
+    file: &File,
+    capacity: usize,
+    published: usize,
+) -> io::Result<(Map, MapWriter)> {
+    let raw = MmapOptions::new().len(capacity.max(1)).map_raw(file)?;
+    Ok(split(Arc::new(raw), published))
+}
+
+/// Reading access to the first `bytes` bytes of `file`, which must be that long.
+///
+/// # Errors
+/// The error of `mmap(2)`.
+pub(crate) fn map_file_read_only(file: &File, bytes: usize) -> io::Result<Map> {
+    let raw = MmapOptions::new()
+        .len(bytes.max(1))
+        .map_raw_read_only(file)?;
+    Ok(split(Arc::new(raw), bytes).0)
+}
+
+fn split(raw: Arc<MmapRaw>, published: usize) -> (Map, MapWriter) {
+    assert!(published <= raw.len(), "published bytes lie within the map");
+    let region = Arc::new(Region {
+        raw,
+        published: AtomicUsize::new(published),
+    });
+    (
+        Map {
+            region: Arc::clone(&region),
+        },
+        MapWriter { region },
+    )
+}
+
+impl Map {
+    /// Bytes that may be read.
+    #[must_use]
+    pub fn published(&self) -> usize {
+        self.region.published.load(Ordering::Acquire)
+    }
+
+    /// The published bytes in `range`.
+    ///
+    /// # Panics
+    /// When the range reaches past [`Self::published`]: callers cut their ranges to what they know is published.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        assert!(
+            range.start <= range.end && range.end <= self.published(),
+            "read past the published bytes"
+        );
+        // SAFETY: the range lies within the published bytes (asserted above), hence within the region, and by LOG-1
+        // no one writes them while this borrow, or any other, lives; by LOG-2 the file is that long.
+        unsafe {
+            std::slice::from_raw_parts(self.region.raw.as_ptr().add(range.start), range.len())
+        }
+    }
+}
+
+impl MapWriter {
+    /// Bytes published so far: where the next append goes.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.region.published.load(Ordering::Relaxed)
+    }
+
+    /// The end of the address range.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.region.raw.len()
+    }
+
+    /// The `bytes` bytes after the published ones, to be filled and then published. Their blocks must be allocated.
+    ///
+    /// # Panics
+    /// When they would pass [`Self::capacity`].
+    #[must_use]
+    pub fn unpublished(&mut self, bytes: usize) -> &mut [u8] {
+        let position = self.position();
+        let end = position.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end <= self.capacity()),
+            "append past the map's end"
+        );
+        // SAFETY: within the region (asserted); these bytes are not published, so no reader holds a borrow of them,
+        // and this handle is the only writer and is borrowed mutably for as long as the slice lives.
+        unsafe { std::slice::from_raw_parts_mut(self.region.raw.as_mut_ptr().add(position), bytes) }
+    }
+
+    /// Lets readers see `bytes` more bytes, for good.
+    ///
+    /// # Panics
+    /// When that passes [`Self::capacity`].
+    pub fn publish(&mut self, bytes: usize) {
+        let end = self.position() + bytes;
+        assert!(end <= self.capacity(), "publish past the map's end");
+        self.region.published.store(end, Ordering::Release);
+    }
+}
+
+/// Memory of a simulated file: what several maps of one file share, as one page cache serves them all.
+#[derive(Debug, Clone)]
+pub struct Memory {
+    raw: Arc<MmapRaw>,
+}
+
+impl Memory {
+    /// Zeroed memory of `capacity` bytes, provided by the system page by page as it is touched.
+    ///
+    /// # Errors
+    /// The error of `mmap(2)`.
+    pub fn new(capacity: usize) -> io::Result<Self> {
+        Ok(Self {
+            raw: Arc::new(MmapRaw::from(
+                MmapOptions::new().len(capacity.max(1)).map_anon()?,
+            )),
+        })
+    }
+
+    /// Bytes of this memory.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Copies the bytes in `range` out.
+    #[must_use]
+    pub fn read(&self, range: Range<usize>) -> Vec<u8> {
+        assert!(
+            range.start <= range.end && range.end <= self.capacity(),
+            "read past the memory's end"
+        );
+        let mut out = vec![0; range.len()];
+        // SAFETY: the range lies in the region (asserted) and the copy is by raw pointers, so no reference is made to
+        // bytes that a map writer may hold.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                self.raw.as_ptr().add(range.start),
+                out.as_mut_ptr(),
+                range.len(),
+            )
+        };
+        out
+    }
+
+    /// Copies `bytes` in at `position`, which no map has published.
+    pub fn write(&self, position: usize, bytes: &[u8]) {
+        assert!(
+            position
+                .checked_add(bytes.len())
+                .is_some_and(|end| end <= self.capacity()),
+            "write past the memory's end"
+        );
+        // SAFETY: within the region (asserted), by raw pointers; callers write no published byte (LOG-1).
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                self.raw.as_mut_ptr().add(position),
+                bytes.len(),
+            )
+        };
+    }
+
+    /// A map over this memory, as a map over a file.
+    #[must_use]
+    pub fn map(&self, published: usize) -> (Map, MapWriter) {
+        split(Arc::clone(&self.raw), published)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn readers_see_what_was_published_and_nothing_after_it() {
+        let memory = Memory::new(64).expect("memory");
+        let (map, mut writer) = memory.map(0);
+        writer.unpublished(3).copy_from_slice(b"abc");
+        assert_eq!(map.published(), 0);
+        writer.publish(2);
+        assert_eq!(map.bytes(0..2), b"ab");
+        assert!(std::panic::catch_unwind(|| map.bytes(0..3).len()).is_err());
+    }
+}

@@ -1,0 +1,292 @@
+//! A partition: its segments under one short lock, appended to, synced, read, sealed and released.
+//!
+//! - **LOG-9**: `log_start_offset <= synced_offset <= log_end_offset`, and the high watermark lies between the first and
+//!   the last: at level `fsync` it is the synced offset, at level `os` the log end offset.
+//! - **LOG-10**: the high watermark and the log end offset never fall.
+//! - **LOG-11**: a failed fsync poisons the partition: no later success covers what was written before it. Appends are
+//!   refused until the log is opened anew, reads below the high watermark go on.
+//! - **LOG-12**: the folder of a partition that ever held a record has a segment file whose base or content tells the next
+//!   offset, whatever is released.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use basalt_proto::{FrameBatch, Offset, PartitionId, TopicName};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use crate::config::{Durability, TopicConfig, TopicDurability};
+use crate::disk::DiskFile;
+use crate::error::{AppendError, DiskError};
+use crate::recovery::Finding;
+use crate::segment::Active;
+use crate::sync::Shared;
+use crate::topic::TopicId;
+use crate::view::{SegmentFile, SegmentView};
+
+mod append;
+mod flush;
+pub(crate) mod open;
+mod read;
+mod release;
+
+pub use read::HotSnapshot;
+
+/// How long a sealing that failed waits for its next try.
+const SEAL_RETRY: Duration = Duration::from_secs(1);
+
+/// Where an append went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Appended {
+    /// Offset of its first record.
+    pub base_offset: Offset,
+    /// The first offset after it.
+    pub end_offset: Offset,
+}
+
+/// The offsets that bound a partition's hot part.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// First offset in hot segments.
+    pub log_start_offset: Offset,
+    /// Exclusive bound of what readers may see.
+    pub high_watermark: Offset,
+    /// Next to be written.
+    pub log_end_offset: Offset,
+}
+
+/// An ordered log of frames.
+#[derive(Debug)]
+pub struct Partition {
+    topic: TopicName,
+    topic_id: TopicId,
+    id: PartitionId,
+    dir: PathBuf,
+    shared: Arc<Shared>,
+    config: Arc<RwLock<TopicConfig>>,
+    this: Weak<Self>,
+    state: Mutex<State>,
+    /// Held for the length of a sync, a sealing or a release, so that they never overlap in one partition.
+    disk_work: Mutex<()>,
+    high_watermark: watch::Sender<Offset>,
+    progress: watch::Sender<Progress>,
+}
+
+/// What waiters for durability watch.
+#[derive(Debug, Clone)]
+struct Progress {
+    synced_offset: Offset,
+    failed: Option<AppendError>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Oldest first. Some may be [`State::unsealed`] still.
+    sealed: Vec<Arc<SegmentView>>,
+    /// Segments that take no more appends but have no sealed index yet, oldest first.
+    unsealed: Vec<Unsealed>,
+    active: Option<Active>,
+    log_end_offset: Offset,
+    synced_offset: Offset,
+    /// No offset at or above it may be acknowledged from the page cache.
+    reserved_offset: Offset,
+    /// Where the log went on when it was opened.
+    opened_offset: Offset,
+    /// Bytes appended since the last sync began.
+    unflushed_bytes: u64,
+    stopped: Option<Stopped>,
+    /// Queued for a sync thread now, or for later.
+    queued: bool,
+    queued_later: bool,
+}
+
+#[derive(Debug, Clone)]
+enum Stopped {
+    Closed,
+    /// Its topic is deleted: the folder may be another topic's by now, and no file in it may be touched.
+    Deleted,
+    Poisoned(String),
+}
+
+/// A full segment whose files are still those of an active one.
+#[derive(Debug)]
+struct Unsealed {
+    base_offset: Offset,
+    file: Arc<SegmentFile>,
+    /// `None` when the index was damaged: only the sealed one will be written.
+    index: Option<Arc<dyn DiskFile>>,
+    synced: bool,
+}
+
+impl Partition {
+    /// Whose partition this is.
+    #[must_use]
+    pub fn topic(&self) -> &TopicName {
+        &self.topic
+    }
+
+    /// The topic's id, which tells it from an earlier topic of the same name.
+    #[must_use]
+    pub fn topic_id(&self) -> TopicId {
+        self.topic_id
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> PartitionId {
+        self.id
+    }
+
+    /// The topic's settings.
+    #[must_use]
+    pub fn config(&self) -> TopicConfig {
+        self.config.read().clone()
+    }
+
+    /// The offsets that bound it.
+    #[must_use]
+    pub fn bounds(&self) -> Bounds {
+        let state = self.state.lock();
+        Bounds {
+            log_start_offset: state.log_start_offset(),
+            high_watermark: *self.high_watermark.borrow(),
+            log_end_offset: state.log_end_offset,
+        }
+    }
+
+    /// Bytes of frames in hot segments.
+    #[must_use]
+    pub fn hot_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        let active = state.active.as_ref().map_or(0, Active::frame_bytes);
+        state
+            .sealed
+            .iter()
+            .fold(active, |sum, segment| sum + segment.frame_bytes())
+    }
+
+    /// The high watermark, to be watched.
+    #[must_use]
+    pub fn subscribe(&self) -> watch::Receiver<Offset> {
+        self.high_watermark.subscribe()
+    }
+
+    /// Whether appends are refused until the log is opened anew, and why.
+    #[must_use]
+    pub fn poisoned(&self) -> Option<String> {
+        match &self.state.lock().stopped {
+            Some(Stopped::Poisoned(reason)) => Some(reason.clone()),
+            _ => None,
+        }
+    }
+
+    fn level(&self) -> TopicDurability {
+        self.config.read().durability
+    }
+
+    fn segment_bytes(&self) -> u64 {
+        self.config
+            .read()
+            .segment_bytes
+            .unwrap_or(self.shared.config.segment_bytes)
+    }
+
+    fn stopped_error(&self, stopped: &Stopped) -> AppendError {
+        let (topic, partition) = (self.topic.clone(), self.id);
+        match stopped {
+            Stopped::Closed | Stopped::Deleted => AppendError::Closed { topic, partition },
+            Stopped::Poisoned(reason) => AppendError::Poisoned {
+                topic,
+                partition,
+                reason: reason.clone(),
+            },
+        }
+    }
+
+    /// Stops appends for good and tells all who wait for durability.
+    fn stop(&self, state: &mut State, stopped: Stopped) -> AppendError {
+        let stopped = state.stopped.get_or_insert(stopped).clone();
+        let error = self.stopped_error(&stopped);
+        self.progress.send_modify(|progress| {
+            progress.failed.get_or_insert_with(|| error.clone());
+        });
+        error
+    }
+
+    fn poison(&self, state: &mut State, error: &DiskError) -> AppendError {
+        tracing::error!(topic = %self.topic, partition = %self.id, %error, source = %error.source, "partition takes no more appends");
+        self.stop(
+            state,
+            Stopped::Poisoned(format!("{error}: {}", error.source)),
+        )
+    }
+
+    /// Lets readers see up to `offset`.
+    fn raise_high_watermark(&self, offset: Offset) {
+        self.high_watermark.send_if_modified(|high_watermark| {
+            let rises = offset > *high_watermark;
+            if rises {
+                *high_watermark = offset;
+            }
+            rises
+        });
+    }
+
+    fn log_findings(&self, findings: &[Finding]) {
+        for finding in findings {
+            tracing::warn!(path = %finding.path.display(), position = finding.position, what = %finding.what, "recovered");
+        }
+    }
+}
+
+impl State {
+    fn log_start_offset(&self) -> Offset {
+        let active = self
+            .active
+            .as_ref()
+            .map_or(self.log_end_offset, Active::base_offset);
+        self.sealed
+            .first()
+            .map_or(active, |segment| segment.base_offset)
+    }
+
+    /// How many segments, from the oldest, are sealed on disk.
+    fn finished(&self) -> usize {
+        let first = self.unsealed.first().map(|segment| segment.base_offset);
+        first.map_or(self.sealed.len(), |first| {
+            self.sealed
+                .partition_point(|segment| segment.base_offset < first)
+        })
+    }
+
+    /// Moves the active segment among the sealed ones. Its index is finished later.
+    fn roll(&mut self) {
+        // An empty one stays: it has nothing to seal, and its name keeps the next offset (LOG-12).
+        if let Some(active) = self.active.take_if(|active| active.frame_bytes() > 0) {
+            self.unsealed.push(Unsealed {
+                base_offset: active.base_offset(),
+                file: Arc::clone(&active.file),
+                index: Some(Arc::clone(&active.index)),
+                synced: false,
+            });
+            self.sealed.push(Arc::new(active.view(true)));
+        }
+    }
+}
+
+impl Partition {
+    /// Appends frames and waits until they are as durable as `durability` says.
+    ///
+    /// # Errors
+    /// As [`Self::append`] and [`Self::acknowledged`].
+    pub async fn append_acknowledged(
+        &self,
+        batch: &FrameBatch<'_>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
+        let appended = self.append(batch, durability)?;
+        self.acknowledged(&appended, durability).await?;
+        Ok(appended)
+    }
+}

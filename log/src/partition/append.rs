@@ -1,0 +1,310 @@
+//! Appending: all of a batch under one lock, or nothing of it.
+
+use std::sync::Arc;
+
+use basalt_proto::{FRAME_HEADER_BYTES, FrameBatch, FrameHeader, Offset};
+
+use super::{Appended, Partition, State};
+use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
+use crate::error::{AppendError, DiskError};
+use crate::recovery::identity;
+use crate::reserve;
+use crate::segment::Active;
+
+/// The largest offset: what a signed 64-bit column can hold.
+const MAX_OFFSET: u64 = i64::MAX as u64;
+
+/// The part of a batch that goes into one segment.
+struct Piece<'a> {
+    frames: &'a [u8],
+    record_count: u64,
+}
+
+impl Partition {
+    /// Appends frames, numbering their records; they are in the page cache on return, all of them or none.
+    ///
+    /// They become visible once the high watermark passes them. Call [`Self::acknowledged`] before telling anyone.
+    ///
+    /// # Errors
+    /// [`AppendError::StorageFull`]: nothing was appended, and a later append may succeed. The others stop the partition.
+    pub fn append(
+        &self,
+        batch: &FrameBatch<'_>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
+        let level = self.level();
+        let seen_unsynced = level == TopicDurability::Os || durability == Durability::Os;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Some(stopped) = &state.stopped {
+            return Err(self.stopped_error(stopped));
+        }
+        let base_offset = state.log_end_offset;
+        let end = base_offset
+            .0
+            .checked_add(batch.record_count())
+            .filter(|end| *end <= MAX_OFFSET);
+        let end_offset = Offset(end.ok_or(AppendError::OffsetsExhausted)?);
+        if seen_unsynced {
+            self.reserve(state, end_offset)?;
+        }
+        self.write(state, batch)?;
+        assert_eq!(
+            state.log_end_offset, end_offset,
+            "an append spans the records it was given"
+        );
+        state.unflushed_bytes += batch.bytes().len() as u64;
+        if seen_unsynced && let Some(active) = &mut state.active {
+            // LOG-3: without its entry a crash of the process alone would cost the frames.
+            active
+                .close_run()
+                .map_err(|error| self.poison(state, &error))?;
+        }
+        if level == TopicDurability::Os {
+            self.raise_high_watermark(end_offset);
+        }
+        self.queue_sync(
+            state,
+            level == TopicDurability::Fsync || durability == Durability::Fsync,
+        );
+        Ok(Appended {
+            base_offset,
+            end_offset,
+        })
+    }
+
+    /// Waits until an append is as durable as `durability` says: at once for `os` and `none`.
+    ///
+    /// # Errors
+    /// [`AppendError::Poisoned`] when its sync failed, [`AppendError::Closed`] when the log was closed before it.
+    pub async fn acknowledged(
+        &self,
+        appended: &Appended,
+        durability: Durability,
+    ) -> Result<(), AppendError> {
+        match durability {
+            Durability::Fsync => self.wait_durable(appended.end_offset).await,
+            Durability::Os | Durability::None => Ok(()),
+        }
+    }
+
+    /// Waits until everything below `end` has been synced.
+    ///
+    /// # Errors
+    /// As [`Self::acknowledged`].
+    pub async fn wait_durable(&self, end: Offset) -> Result<(), AppendError> {
+        let mut progress = self.progress.subscribe();
+        let seen = progress
+            .wait_for(|progress| progress.synced_offset >= end || progress.failed.is_some())
+            .await;
+        match seen {
+            Ok(progress) if progress.synced_offset >= end => Ok(()),
+            Ok(progress) => Err(progress
+                .failed
+                .clone()
+                .unwrap_or_else(|| self.stopped_error(&super::Stopped::Closed))),
+            Err(_) => Err(self.stopped_error(&super::Stopped::Closed)),
+        }
+    }
+
+    /// Makes sure that offsets below `end` may be acknowledged without a sync (LOG-5).
+    fn reserve(&self, state: &mut State, end: Offset) -> Result<(), AppendError> {
+        if end <= state.reserved_offset {
+            return Ok(());
+        }
+        let bound = Offset(end.0.saturating_add(reserve::STEP).min(MAX_OFFSET));
+        let disk = self.shared.disk.as_ref();
+        let stored = self
+            .create_dir()
+            .and_then(|()| reserve::store(disk, &self.dir, bound, state.opened_offset))
+            .map_err(|error| self.refuse(state, error));
+        stored.inspect(|()| state.reserved_offset = bound)
+    }
+
+    pub(super) fn create_dir(&self) -> Result<(), DiskError> {
+        let action = "create";
+        self.shared
+            .disk
+            .create_dir_all(&self.dir)
+            .map_err(|source| DiskError {
+                action,
+                path: self.dir.clone(),
+                source,
+            })
+    }
+
+    /// The error for a disk that refused before anything was appended: a full disk and a lack of descriptors pass, all
+    /// else stops the partition.
+    pub(super) fn refuse(&self, state: &mut State, error: DiskError) -> AppendError {
+        if error.is_full() {
+            return AppendError::StorageFull {
+                path: error.path,
+                source: Arc::new(error.source),
+            };
+        }
+        if error.is_passing() {
+            return AppendError::Unavailable {
+                path: error.path,
+                source: Arc::new(error.source),
+            };
+        }
+        self.poison(state, &error)
+    }
+
+    /// Puts the batch into the active segment, or into as many as it takes. Whatever can fail comes first.
+    fn write(&self, state: &mut State, batch: &FrameBatch<'_>) -> Result<(), AppendError> {
+        let bytes = batch.bytes().len() as u64;
+        if bytes > MAX_SEGMENT_BYTES {
+            return Err(AppendError::TooLarge {
+                bytes,
+                max: MAX_SEGMENT_BYTES,
+            });
+        }
+        if let Some(active) = state
+            .active
+            .as_mut()
+            .filter(|active| active.frame_bytes() == 0)
+        {
+            let first = frame_lengths(batch.bytes())
+                .next()
+                .map_or(0, |(bytes, _)| bytes as u64);
+            active
+                .widen(first)
+                .map_err(|error| self.refuse(state, error))?;
+        }
+        let room = state.active.as_ref().map_or(0, Active::room_bytes);
+        if let Some(active) = state.active.as_mut().filter(|_| bytes <= room) {
+            active
+                .make_room(bytes)
+                .map_err(|error| self.refuse(state, error))?;
+            self.fill(state, batch.bytes());
+            return Ok(());
+        }
+        let mut pieces = split(batch.bytes(), room, self.segment_bytes());
+        let into_active = (pieces[0].frames.len() as u64 <= room).then(|| pieces.remove(0));
+        let mut base_offset = state.log_end_offset;
+        if let (Some(active), Some(piece)) = (&mut state.active, &into_active) {
+            active
+                .make_room(piece.frames.len() as u64)
+                .map_err(|error| self.refuse(state, error))?;
+            base_offset = Offset(base_offset.0 + piece.record_count);
+        }
+        let mut segments = Vec::with_capacity(pieces.len());
+        for piece in &pieces {
+            match self.create_segment(base_offset, piece.frames.len() as u64) {
+                Ok(segment) => segments.push(segment),
+                Err(error) => {
+                    segments.iter().for_each(|segment| self.discard(segment));
+                    return Err(self.refuse(state, error));
+                }
+            }
+            base_offset = Offset(base_offset.0 + piece.record_count);
+        }
+        if let Some(piece) = into_active {
+            self.fill(state, piece.frames);
+        }
+        for (segment, piece) in segments.into_iter().zip(&pieces) {
+            if let Some(Err(error)) = state.active.as_mut().map(Active::close_run) {
+                return Err(self.poison(state, &error));
+            }
+            state.roll();
+            state.active = Some(segment);
+            self.fill(state, piece.frames);
+        }
+        Ok(())
+    }
+
+    fn fill(&self, state: &mut State, frames: &[u8]) {
+        if let Some(active) = &mut state.active {
+            active.append(frames, frame_lengths(frames), self.shared.clock.now_ns());
+            state.log_end_offset = active.end_offset();
+        }
+    }
+
+    pub(super) fn create_segment(
+        &self,
+        base_offset: Offset,
+        first_bytes: u64,
+    ) -> Result<Active, DiskError> {
+        let config = &self.shared.config;
+        let identity = identity(self.topic_id, self.id, base_offset);
+        let disk = self.shared.disk.as_ref();
+        Active::create(
+            disk,
+            &self.dir,
+            identity,
+            self.segment_bytes(),
+            config.block_bytes,
+            first_bytes,
+        )
+    }
+
+    /// Removes the files of a segment that never got a frame. Recovery would drop them too.
+    fn discard(&self, segment: &Active) {
+        let path = &segment.file.path;
+        let _ = self.shared.disk.remove_file(path);
+        let _ = self
+            .shared
+            .disk
+            .remove_file(&crate::segment::index_path(path));
+    }
+
+    pub(super) fn queue_sync(&self, state: &mut State, now: bool) {
+        let config = &self.shared.config;
+        if config.sync_threads == 0 {
+            return;
+        }
+        let now = now || state.unflushed_bytes >= config.flush_bytes || !state.unsealed.is_empty();
+        let Some(this) = self.this.upgrade() else {
+            return;
+        };
+        if now && !state.queued {
+            state.queued = true;
+            self.shared.queue.push(this);
+        } else if !now && !state.queued && !state.queued_later {
+            state.queued_later = true;
+            self.shared.queue.push_delayed(this, config.flush_interval);
+        }
+    }
+}
+
+/// Length and record count of each frame in checked frames.
+fn frame_lengths(frames: &[u8]) -> impl Iterator<Item = (usize, u32)> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        let header = FrameHeader::decode(rest.first_chunk::<FRAME_HEADER_BYTES>()?).ok()?;
+        let bytes = usize::try_from(header.frame_bytes()).ok()?;
+        rest = rest.get(bytes..)?;
+        Some((bytes, header.record_count))
+    })
+}
+
+/// Cuts frames into pieces of whole frames: the first of at most `room` bytes (left out if no frame fits), the others of
+/// at most `segment_bytes` or a single frame.
+fn split(frames: &[u8], room: u64, segment_bytes: u64) -> Vec<Piece<'_>> {
+    let mut pieces = Vec::new();
+    let (mut start, mut at, mut record_count) = (0, 0, 0);
+    let mut limit = room;
+    for (bytes, records) in frame_lengths(frames) {
+        let grown = (at + bytes - start) as u64;
+        if grown > limit {
+            if at > start {
+                pieces.push(Piece {
+                    frames: &frames[start..at],
+                    record_count,
+                });
+            }
+            (start, record_count) = (at, 0);
+            limit = segment_bytes.max(bytes as u64);
+        }
+        at += bytes;
+        record_count += u64::from(records.max(1));
+    }
+    if at > start {
+        pieces.push(Piece {
+            frames: &frames[start..at],
+            record_count,
+        });
+    }
+    pieces
+}

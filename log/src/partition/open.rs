@@ -1,0 +1,311 @@
+//! Opening a partition's folder.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use basalt_proto::{Offset, PartitionId, TopicName};
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::watch;
+
+use super::{Partition, Progress, State, Unsealed};
+use crate::config::TopicConfig;
+use crate::disk::{Disk, replace_file};
+use crate::error::{DiskError, OnDisk};
+use crate::recovery::{
+    Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, mark_damaged,
+    recover_segment,
+};
+use crate::reserve;
+use crate::segment::{Active, Recovered, index_path, segment_path};
+use crate::sync::Shared;
+use crate::topic::TopicId;
+use crate::view::SegmentView;
+
+/// Which partition is opened, and where.
+pub(crate) struct PartitionSpec {
+    pub(crate) topic: TopicName,
+    pub(crate) topic_id: TopicId,
+    pub(crate) id: PartitionId,
+    pub(crate) dir: PathBuf,
+    pub(crate) config: Arc<RwLock<TopicConfig>>,
+}
+
+/// What opening gathers, segment by segment.
+struct Opening<'a> {
+    spec: &'a PartitionSpec,
+    shared: &'a Shared,
+    sealed: Vec<Arc<SegmentView>>,
+    unsealed: Vec<Unsealed>,
+    active: Option<Active>,
+    log_end_offset: Offset,
+    findings: Vec<Finding>,
+}
+
+impl Partition {
+    /// A partition that has no folder yet.
+    pub(crate) fn new_empty(spec: PartitionSpec, shared: &Arc<Shared>) -> Arc<Self> {
+        let state = State {
+            sealed: Vec::new(),
+            unsealed: Vec::new(),
+            active: None,
+            log_end_offset: Offset::ZERO,
+            synced_offset: Offset::ZERO,
+            reserved_offset: Offset::ZERO,
+            opened_offset: Offset::ZERO,
+            unflushed_bytes: 0,
+            stopped: None,
+            queued: false,
+            queued_later: false,
+        };
+        Self::assemble(spec, shared, state)
+    }
+
+    /// Recovers a partition from its folder. All that is accepted is on the disk on return (LOG-8).
+    pub(crate) fn open(spec: PartitionSpec, shared: &Arc<Shared>) -> Result<Arc<Self>, DiskError> {
+        let disk = shared.disk.as_ref();
+        if !disk.exists(&spec.dir).on("look for", &spec.dir)? {
+            return Ok(Self::new_empty(spec, shared));
+        }
+        let mut opening = Opening {
+            spec: &spec,
+            shared,
+            sealed: Vec::new(),
+            unsealed: Vec::new(),
+            active: None,
+            log_end_offset: Offset::ZERO,
+            findings: Vec::new(),
+        };
+        opening.segments(disk)?;
+        let reserved_offset = opening.reservation(disk)?;
+        // A rename that an earlier process saw fail may be in the page cache alone: what was read under the names is only
+        // relied on once the names are durable (LOG-8).
+        disk.sync_dir(&spec.dir).on("sync", &spec.dir)?;
+        let Opening {
+            sealed,
+            unsealed,
+            active,
+            log_end_offset,
+            findings,
+            ..
+        } = opening;
+        let to_seal = !unsealed.is_empty();
+        let state = State {
+            sealed,
+            unsealed,
+            active,
+            log_end_offset,
+            synced_offset: log_end_offset,
+            reserved_offset,
+            opened_offset: log_end_offset,
+            unflushed_bytes: 0,
+            stopped: None,
+            queued: false,
+            queued_later: false,
+        };
+        let partition = Self::assemble(spec, shared, state);
+        partition.log_findings(&findings);
+        if to_seal {
+            partition.queue_sync(&mut partition.state.lock(), true);
+        }
+        Ok(partition)
+    }
+
+    fn assemble(spec: PartitionSpec, shared: &Arc<Shared>, state: State) -> Arc<Self> {
+        let end = state.log_end_offset;
+        Arc::new_cyclic(|this: &Weak<Self>| Self {
+            topic: spec.topic,
+            topic_id: spec.topic_id,
+            id: spec.id,
+            dir: spec.dir,
+            shared: Arc::clone(shared),
+            config: spec.config,
+            this: this.clone(),
+            state: Mutex::new(state),
+            disk_work: Mutex::new(()),
+            high_watermark: watch::Sender::new(end),
+            progress: watch::Sender::new(Progress {
+                synced_offset: end,
+                failed: None,
+            }),
+        })
+    }
+}
+
+impl Opening<'_> {
+    fn segments(&mut self, disk: &dyn Disk) -> Result<(), DiskError> {
+        let dir = &self.spec.dir;
+        let (bases, strange) = list_segments(disk, dir)?;
+        for name in strange {
+            let path = dir.join(&name);
+            // An index without its segment, or a file that was being written when the process stopped.
+            if name.ends_with(".idx") || name.ends_with(".tmp") {
+                disk.remove_file(&path).on("remove", &path)?;
+            } else {
+                self.find(&path, 0, "this file does not belong here; it is left alone");
+            }
+        }
+        for (at, base_offset) in bases.iter().enumerate() {
+            let path = segment_path(dir, *base_offset);
+            let is_last = at + 1 == bases.len();
+            self.segment(disk, &path, *base_offset, is_last)?;
+        }
+        Ok(())
+    }
+
+    fn find(&mut self, path: &Path, position: u64, what: &str) {
+        self.findings.push(Finding {
+            path: path.to_owned(),
+            position,
+            what: what.to_owned(),
+        });
+    }
+
+    fn segment(
+        &mut self,
+        disk: &dyn Disk,
+        path: &Path,
+        base_offset: Offset,
+        is_last: bool,
+    ) -> Result<(), DiskError> {
+        let config = self.spec.config.read().clone();
+        let segment = SegmentOnDisk {
+            disk,
+            path,
+            identity: identity(self.spec.topic_id, self.spec.id, base_offset),
+            seal_bytes: config
+                .segment_bytes
+                .unwrap_or(self.shared.config.segment_bytes),
+            block_bytes: self.shared.config.block_bytes,
+            now_ns: self.shared.clock.now_ns(),
+        };
+        let recovered = recover_segment(&segment, &mut self.findings)?;
+        if base_offset < self.log_end_offset {
+            let empty = matches!(&recovered, RecoveredSegment::Open(open, _) if open.end_offset == base_offset);
+            if empty {
+                // A roll that was given up, or was cut off by a crash before its first frame.
+                disk.remove_file(path).on("remove", path)?;
+                return Ok(());
+            }
+            self.find(path, 0, "it begins before the segment before it ends; the records there are served from the earlier one");
+        }
+        match recovered {
+            RecoveredSegment::Sealed(view) => {
+                self.log_end_offset = self.log_end_offset.max(view.end_offset);
+                self.sealed.push(Arc::new(view));
+            }
+            RecoveredSegment::Open(open, index) => {
+                self.open_segment(disk, *open, index, is_last, segment.seal_bytes)?
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on with an unsealed segment if it is the last and its index can be appended to, else has it sealed.
+    fn open_segment(
+        &mut self,
+        disk: &dyn Disk,
+        open: Recovered,
+        index: IndexState,
+        is_last: bool,
+        seal_bytes: u64,
+    ) -> Result<(), DiskError> {
+        let (base_offset, end_offset) = (open.file.identity.base_offset, open.end_offset);
+        self.log_end_offset = self.log_end_offset.max(end_offset);
+        mark_damaged(&open.file, open.blocks.blocks());
+        if end_offset == base_offset {
+            return self.empty_segment(disk, open, index, is_last, seal_bytes);
+        }
+        let mut active = Active::from_recovered(open, seal_bytes);
+        // Frames that the index does not cover must be covered before others follow, or a crash would take them for torn.
+        let continued = is_last && index == IndexState::Usable && active.close_run().is_ok();
+        if continued {
+            active
+                .index
+                .sync()
+                .on("sync", &index_path(&active.file.path))?;
+            self.active = Some(active);
+            return Ok(());
+        }
+        self.unsealed.push(Unsealed::without_index(
+            base_offset,
+            Arc::clone(&active.file),
+        ));
+        self.sealed.push(Arc::new(active.view(true)));
+        Ok(())
+    }
+
+    /// An empty segment keeps the next offset if it is the last: its file is never taken away, whatever else fails.
+    fn empty_segment(
+        &mut self,
+        disk: &dyn Disk,
+        mut open: Recovered,
+        index: IndexState,
+        is_last: bool,
+        seal_bytes: u64,
+    ) -> Result<(), DiskError> {
+        let identity = open.file.identity;
+        let path = open.file.path.clone();
+        self.log_end_offset = self.log_end_offset.max(identity.base_offset);
+        if !is_last {
+            return disk.remove_file(&path).on("remove", &path);
+        }
+        if index == IndexState::Damaged {
+            let index_path = index_path(&path);
+            match replace_file(disk, &index_path, &identity.header()).on("write", &index_path) {
+                Ok(file) => open.index = file,
+                // The first append makes it, once there is room.
+                Err(error) if error.is_full() || error.is_passing() => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+        self.active = Some(Active::from_recovered(open, seal_bytes));
+        Ok(())
+    }
+
+    /// LOG-5: after a restart of the machine the log goes on at the bound.
+    fn reservation(&mut self, disk: &dyn Disk) -> Result<Offset, DiskError> {
+        match reserve::load(disk, &self.spec.dir)? {
+            None => Ok(Offset::ZERO),
+            Some(Err(what)) => {
+                let path = self.spec.dir.join(reserve::FILE_NAME);
+                let careful = Offset(self.log_end_offset.0.saturating_add(2 * reserve::STEP));
+                self.find(
+                    &path,
+                    0,
+                    &format!("{what}; the log goes on at offset {careful}"),
+                );
+                self.skip_to(careful);
+                Ok(Offset::ZERO)
+            }
+            Some(Ok(reservation)) => {
+                // With the page cache intact nothing is missing, but for what an earlier start had skipped.
+                let goes_on_at = if reservation.same_boot {
+                    reservation.floor
+                } else {
+                    reservation.bound
+                };
+                if goes_on_at > self.log_end_offset {
+                    self.skip_to(goes_on_at);
+                }
+                Ok(reservation.bound)
+            }
+        }
+    }
+
+    fn skip_to(&mut self, offset: Offset) {
+        self.log_end_offset = offset;
+        if let Some(active) = self.active.take() {
+            if active.base_offset() == active.end_offset() {
+                // Its name would tell a lower next offset than what is acknowledged now; the reservation tells it.
+                return;
+            }
+            self.unsealed.push(Unsealed {
+                base_offset: active.base_offset(),
+                file: Arc::clone(&active.file),
+                index: Some(Arc::clone(&active.index)),
+                synced: true,
+            });
+            self.sealed.push(Arc::new(active.view(true)));
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Reading: slices for consumers, snapshots for cooling and SQL.
+
+use std::sync::Arc;
+
+use basalt_proto::Offset;
+
+use super::Partition;
+use crate::block::{Block, crc32c};
+use crate::error::ReadError;
+use crate::segment::Active;
+use crate::view::{FrameSlice, SegmentView, plan_slice, resolve_slice};
+
+/// The hot part of a partition at one moment, pinned.
+#[derive(Debug, Clone)]
+pub struct HotSnapshot {
+    /// First offset in hot segments.
+    pub log_start_offset: Offset,
+    /// Exclusive bound of what may be read.
+    pub high_watermark: Offset,
+    /// Next to be written.
+    pub log_end_offset: Offset,
+    /// The segments, oldest first; the last one cut at the high watermark.
+    pub segments: Vec<Arc<SegmentView>>,
+}
+
+impl Partition {
+    /// Whole frames from `from` on that begin below `end` and the high watermark: at most `max_bytes`, but at least one
+    /// frame if there is any. The first frame is the one that covers `from`, or the next one where `from` lies in a gap.
+    /// A slice stops at its segment's end; go on at its `next_offset`. At the high watermark it is empty.
+    ///
+    /// # Errors
+    /// [`ReadError::OutOfRange`] before the first hot offset or past the high watermark; [`ReadError::Corrupt`] where the
+    /// block at `from` is damaged.
+    pub fn read(&self, from: Offset, end: Offset, max_bytes: u64) -> Result<FrameSlice, ReadError> {
+        let (found, end) = {
+            let state = self.state.lock();
+            let high_watermark = *self.high_watermark.borrow();
+            let log_start_offset = state.log_start_offset();
+            if from < log_start_offset || from > high_watermark {
+                return Err(ReadError::OutOfRange {
+                    offset: from,
+                    log_start_offset,
+                    high_watermark,
+                });
+            }
+            let end = end.min(high_watermark);
+            if from >= end {
+                return Ok(FrameSlice::empty(from));
+            }
+            let first = state
+                .sealed
+                .partition_point(|segment| segment.end_offset <= from);
+            let mut found = None;
+            for segment in &state.sealed[first..] {
+                if let Some(plan) = plan_slice(&segment.file, &segment.blocks, from, end, max_bytes)
+                {
+                    found = Some((Arc::clone(&segment.file), plan));
+                    break;
+                }
+            }
+            if let (None, Some(active)) = (&found, &state.active)
+                && let Some(plan) = plan_slice(&active.file, active.blocks(), from, end, max_bytes)
+            {
+                found = Some((Arc::clone(&active.file), plan));
+            }
+            (found, end)
+        };
+        match found {
+            Some((file, plan)) => resolve_slice(&file, &plan, from, end, max_bytes),
+            // A gap up to the end: the reader goes on behind it, not at the same place for ever.
+            None => Ok(FrameSlice::empty(from.max(end))),
+        }
+    }
+
+    /// The earliest hot record whose stamp is at least `timestamp_ns`, with its stamp; `None` when there is none yet.
+    /// Stamps need not be in order.
+    ///
+    /// # Errors
+    /// [`ReadError::Corrupt`] when a damaged block may hold it.
+    pub fn offset_for_timestamp(
+        &self,
+        timestamp_ns: u64,
+    ) -> Result<Option<(Offset, u64)>, ReadError> {
+        for segment in self.snapshot().segments {
+            if let Some(found) = segment.offset_for_timestamp(timestamp_ns, segment.base_offset)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The hot part at this moment. What it holds stays readable until it is dropped, whatever is released meanwhile.
+    #[must_use]
+    pub fn snapshot(&self) -> HotSnapshot {
+        let state = self.state.lock();
+        let high_watermark = *self.high_watermark.borrow();
+        let mut segments: Vec<Arc<SegmentView>> = state
+            .sealed
+            .iter()
+            .filter(|segment| segment.base_offset < high_watermark)
+            .cloned()
+            .collect();
+        let active = state
+            .active
+            .as_ref()
+            .filter(|active| active.base_offset() < high_watermark);
+        segments.extend(active.map(|active| Arc::new(active.view(false))));
+        let (log_start_offset, log_end_offset) = (state.log_start_offset(), state.log_end_offset);
+        drop(state);
+        for segment in segments
+            .iter_mut()
+            .filter(|segment| segment.end_offset > high_watermark)
+        {
+            *segment = Arc::new(cut(segment, high_watermark));
+        }
+        HotSnapshot {
+            log_start_offset,
+            high_watermark,
+            log_end_offset,
+            segments,
+        }
+    }
+
+    /// The segments that are sealed on disk, oldest first: what cooling may take.
+    #[must_use]
+    pub fn sealed_segments(&self) -> Vec<Arc<SegmentView>> {
+        let state = self.state.lock();
+        state.sealed[..state.finished()].to_vec()
+    }
+
+    /// Bytes of frames in the active segment.
+    #[must_use]
+    pub fn active_bytes(&self) -> u64 {
+        self.state
+            .lock()
+            .active
+            .as_ref()
+            .map_or(0, Active::frame_bytes)
+    }
+}
+
+/// The view up to `end`, which a frame begins at. A block that is cut gets the checksum of what is left of it.
+fn cut(view: &SegmentView, end: Offset) -> SegmentView {
+    let mut blocks: Vec<Block> = view
+        .blocks
+        .iter()
+        .filter(|block| block.base_offset < end)
+        .copied()
+        .collect();
+    if let Some(last) = blocks
+        .last_mut()
+        .filter(|last| last.end_offset() > end && !view.is_damaged(last))
+    {
+        let slice = view.slice(last.base_offset, end, u64::MAX).ok();
+        let bytes = slice.map_or(0, |slice| slice.position() + slice.len() - last.position);
+        let whole = view.block_bytes(last);
+        let kept = &whole[..usize::try_from(bytes)
+            .unwrap_or(whole.len())
+            .min(whole.len())];
+        last.bytes = kept.len() as u64;
+        last.crc32c = crc32c(kept);
+        last.record_count = end.0 - last.base_offset.0;
+    }
+    SegmentView {
+        end_offset: end,
+        blocks: blocks.into(),
+        ..view.clone()
+    }
+}

@@ -1,0 +1,473 @@
+//! Opening a partition's folder: what of each segment counts, after a stop in order, a crash, or damage.
+//!
+//! How the end of an unsealed segment is found. *Synced* is the position up to which the index says the segment was on the
+//! disk; what a crash can spoil lies after it.
+//!
+//! | what is found | the frames that count |
+//! |---|---|
+//! | the file ends with its last whole frame or run (LOG-6: no crash does that) | all; a run that fails its checksum is damage |
+//! | the file is shorter than synced: it was cut from outside | all whole frames |
+//! | the index is missing | all whole frames: the log is the truth |
+//! | else: a crash | those of the runs, up to the first after synced that fails its checksum or is missing: what follows was never acknowledged at a level that survives this |
+//!
+//! A run below synced that fails its checksum is damage in the middle: it is reported with file and position, kept, and
+//! refused to readers; the rest stays readable.
+//!
+//! - **LOG-7**: recovery removes no frame that was acknowledged at a level that survives what happened.
+//! - **LOG-8**: what recovery accepts is written to the disk anew and synced before anyone may read it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId};
+
+use crate::block::{Block, BlockBuilder, crc32c};
+use crate::disk::{Disk, DiskFile, replace_file};
+use crate::error::{DiskError, OnDisk};
+use crate::index::{ENTRY_BYTES, HEADER_BYTES, ReadIndex, SegmentIdentity, read_index};
+use crate::segment::{Recovered, index_path, map_capacity};
+use crate::topic::TopicId;
+use crate::view::{SegmentFile, SegmentView};
+
+/// Something wrong with a file, for the log of the server and for `basalt check`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// Which file.
+    pub path: PathBuf,
+    /// Where in it.
+    pub position: u64,
+    /// What is wrong.
+    pub what: String,
+}
+
+/// A segment as recovery found it.
+pub(crate) enum RecoveredSegment {
+    /// Sealed in order: not scanned.
+    Sealed(SegmentView),
+    /// To go on with, or to be sealed.
+    Open(Box<Recovered>, IndexState),
+}
+
+/// Whether the index on disk can be appended to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IndexState {
+    Usable,
+    /// It must be written anew: the segment is sealed instead of continued.
+    Damaged,
+}
+
+/// How far an unsealed segment counts.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    /// Where its last frame that counts ends.
+    pub(crate) end: u64,
+    /// Stretches that are kept although their bytes fail their checksum or are no frames.
+    pub(crate) damaged: Vec<Block>,
+    /// Whether it was left by a stop in order, so that the disk holds what the page cache does.
+    pub(crate) closed: bool,
+}
+
+/// Where whole frames, numbered without a hole from `offset`, end in `data[from..to]`, and the offset after them.
+fn whole_frames(data: &[u8], from: u64, to: u64, offset: Offset) -> (u64, Offset) {
+    let clamp = |position: u64| {
+        usize::try_from(position)
+            .unwrap_or(usize::MAX)
+            .min(data.len())
+    };
+    let mut walk = FrameWalk::new(&data[clamp(from)..clamp(to)], FrameLimits::UNLIMITED);
+    let mut expected = offset;
+    loop {
+        let end = walk.position();
+        match walk.next() {
+            Some(Ok(frame)) if frame.header.offset == expected && frame.header.record_count > 0 => {
+                expected = frame.header.end_offset();
+            }
+            _ => return (from + end as u64, expected),
+        }
+    }
+}
+
+/// Decides by the table above. Pure, so that tests can hand in every torn file there is.
+pub(crate) fn judge(data: &[u8], base_offset: Offset, index: &ReadIndex) -> Verdict {
+    let synced = index.synced_position;
+    let whole = follow_runs(data, base_offset, index, u64::MAX);
+    let (end, _) = whole_frames(data, whole.end, data.len() as u64, whole.end_offset);
+    let closed = !data.is_empty() && end == data.len() as u64;
+    let index_missing = index.damage.is_some() && index.blocks.is_empty();
+    if closed || synced > data.len() as u64 || index_missing {
+        return Verdict {
+            end,
+            damaged: whole.damaged,
+            closed,
+        };
+    }
+    let crashed = follow_runs(data, base_offset, index, synced);
+    Verdict {
+        end: crashed.end,
+        damaged: crashed.damaged,
+        closed,
+    }
+}
+
+struct Followed {
+    end: u64,
+    end_offset: Offset,
+    damaged: Vec<Block>,
+}
+
+/// Follows the runs of an index from the segment's start. What is wrong below `kept` is kept as damage; after it the
+/// first thing that is wrong ends the segment.
+fn follow_runs(data: &[u8], base_offset: Offset, index: &ReadIndex, kept: u64) -> Followed {
+    let mut at = Followed {
+        end: 0,
+        end_offset: base_offset,
+        damaged: Vec::new(),
+    };
+    for run in &index.blocks {
+        let range = usize::try_from(run.position)
+            .ok()
+            .zip(usize::try_from(run.end_position()).ok());
+        let Some(bytes) = range.and_then(|(from, to)| data.get(from..to)) else {
+            break;
+        };
+        if run.position > at.end {
+            // The entries of this stretch are lost: its frames speak for themselves.
+            if run.position > kept {
+                break;
+            }
+            let (end, end_offset) = whole_frames(data, at.end, run.position, at.end_offset);
+            if end < run.position {
+                let bytes = run.position - end;
+                let record_count = run.base_offset.0.saturating_sub(end_offset.0);
+                at.damaged.push(Block {
+                    base_offset: end_offset,
+                    position: end,
+                    bytes,
+                    record_count,
+                    crc32c: 0,
+                    ..*run
+                });
+            }
+        }
+        if crc32c(bytes) != run.crc32c {
+            if run.end_position() > kept {
+                break;
+            }
+            at.damaged.push(*run);
+        }
+        (at.end, at.end_offset) = (run.end_position(), run.end_offset());
+    }
+    at
+}
+
+/// A segment's files and who they belong to.
+pub(crate) struct SegmentOnDisk<'a> {
+    pub(crate) disk: &'a dyn Disk,
+    pub(crate) path: &'a Path,
+    pub(crate) identity: SegmentIdentity,
+    pub(crate) seal_bytes: u64,
+    pub(crate) block_bytes: u32,
+    pub(crate) now_ns: u64,
+}
+
+/// Opens one segment.
+pub(crate) fn recover_segment(
+    segment: &SegmentOnDisk<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<RecoveredSegment, DiskError> {
+    let SegmentOnDisk {
+        disk,
+        path,
+        identity,
+        ..
+    } = *segment;
+    let file = disk.open(path).on("open", path)?;
+    let file_bytes = file.len().on("read the length of", path)?;
+    let index_path = index_path(path);
+    let index_bytes = match disk.open(&index_path).and_then(|index| index.read_all()) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+        Err(error) => return Err(error).on("read", &index_path),
+    };
+    let mut index = read_index(&index_bytes, &identity);
+    if let Some(marker) = index.sealed {
+        if marker.frame_bytes <= file_bytes {
+            if marker.frame_bytes < file_bytes {
+                // The crash came between sealing and trimming.
+                file.set_len(marker.frame_bytes).on("trim", path)?;
+            }
+            let map = file
+                .map_read_only(to_usize(marker.frame_bytes).on("map", path)?)
+                .on("map", path)?;
+            return Ok(RecoveredSegment::Sealed(SegmentView {
+                base_offset: identity.base_offset,
+                end_offset: marker.end_offset,
+                file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
+                blocks: index.blocks.into(),
+                appended_at_ns: marker.appended_at_ns,
+                sealed: true,
+            }));
+        }
+        index.damage = Some(format!(
+            "the segment is sealed at {} bytes but has {file_bytes}",
+            marker.frame_bytes
+        ));
+    }
+    recover_unsealed(segment, file, file_bytes, &index, findings)
+}
+
+fn to_usize(bytes: u64) -> io::Result<usize> {
+    usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+fn recover_unsealed(
+    segment: &SegmentOnDisk<'_>,
+    file: Arc<dyn DiskFile>,
+    file_bytes: u64,
+    index: &ReadIndex,
+    findings: &mut Vec<Finding>,
+) -> Result<RecoveredSegment, DiskError> {
+    let SegmentOnDisk {
+        disk,
+        path,
+        identity,
+        ..
+    } = *segment;
+    let verdict = {
+        let map = file
+            .map_read_only(to_usize(file_bytes).on("map", path)?)
+            .on("map", path)?;
+        judge(map.bytes(0..map.published()), identity.base_offset, index)
+    };
+    report(path, index, &verdict, file_bytes, findings);
+    if file_bytes > verdict.end {
+        if index.damage.is_some() || index.torn {
+            match keep_aside(disk, path, &file, verdict.end, findings) {
+                // A torn index is what a crash leaves, and a full disk must not keep the rest from being read.
+                Err(error) if error.is_full() && index.damage.is_none() => {
+                    tracing::warn!(path = %path.display(), %error, "a torn tail is cut without a copy");
+                }
+                kept => kept?,
+            }
+        }
+        // What is cut must not be taken for frames by a later recovery.
+        file.set_len(verdict.end).on("cut the torn tail of", path)?;
+    }
+    let published = to_usize(verdict.end).on("map", path)?;
+    let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
+    let (map, writer) = file.map(capacity, published).on("map", path)?;
+    if !verdict.closed {
+        // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
+        // page cache is written again, so that the sync below covers it whatever came before (LOG-8).
+        rewrite(&file, map.bytes(0..published)).on("rewrite the tail of", path)?;
+    }
+    let (blocks, end_offset) = rebuild_blocks(
+        map.bytes(0..published),
+        &identity,
+        &verdict,
+        segment.block_bytes,
+    );
+    file.sync().on("sync", path)?;
+    let index_path = index_path(path);
+    let entries = index
+        .ends
+        .iter()
+        .take_while(|end| **end <= verdict.end)
+        .count();
+    let kept_index_bytes = (HEADER_BYTES + entries * ENTRY_BYTES) as u64;
+    let (index_file, state) = if index.damage.is_none() {
+        let index_file = disk.open(&index_path).on("open", &index_path)?;
+        let tidied = index_file
+            .set_len(kept_index_bytes)
+            .and_then(|()| index_file.sync());
+        tidied.on("cut", &index_path)?;
+        (index_file, IndexState::Usable)
+    } else {
+        // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
+        (Arc::clone(&file), IndexState::Damaged)
+    };
+    let covered = index
+        .blocks
+        .iter()
+        .take_while(|run| run.end_position() <= verdict.end)
+        .last();
+    Ok(RecoveredSegment::Open(
+        Box::new(Recovered {
+            file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
+            writer,
+            index: index_file,
+            blocks,
+            allocated_bytes: verdict.end,
+            synced_position: verdict.end,
+            index_bytes: kept_index_bytes,
+            run_position: covered.map_or(0, Block::end_position),
+            run_offset: covered.map_or(identity.base_offset, Block::end_offset),
+            end_offset,
+            appended_at_ns: segment.now_ns,
+        }),
+        state,
+    ))
+}
+
+/// Writes the bytes a file holds over themselves, by way of a buffer since they are mapped from it.
+fn rewrite(file: &Arc<dyn DiskFile>, bytes: &[u8]) -> io::Result<()> {
+    let mut position = 0;
+    for piece in bytes.chunks(1 << 20) {
+        let copy = piece.to_vec();
+        file.write_at(&copy, position)?;
+        position += piece.len() as u64;
+    }
+    Ok(())
+}
+
+/// Where the index does not read to its end, what is cut may be a torn tail or acknowledged records: it is put beside the
+/// segment first.
+fn keep_aside(
+    disk: &dyn Disk,
+    path: &Path,
+    file: &Arc<dyn DiskFile>,
+    end: u64,
+    findings: &mut Vec<Finding>,
+) -> Result<(), DiskError> {
+    let bytes = file.read_all().on("read", path)?;
+    let rest = &bytes[usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len())..];
+    let Some(last) = rest.iter().rposition(|byte| *byte != 0) else {
+        return Ok(());
+    };
+    let aside = path.with_extension("cut");
+    replace_file(disk, &aside, &rest[..=last]).on("write", &aside)?;
+    let what = format!(
+        "{} bytes that are cut from the segment are kept in {}",
+        last + 1,
+        aside.display()
+    );
+    findings.push(Finding {
+        path: path.to_owned(),
+        position: end,
+        what,
+    });
+    Ok(())
+}
+
+fn report(
+    path: &Path,
+    index: &ReadIndex,
+    verdict: &Verdict,
+    file_bytes: u64,
+    findings: &mut Vec<Finding>,
+) {
+    let mut find = |position: u64, what: String| {
+        findings.push(Finding {
+            path: path.to_owned(),
+            position,
+            what,
+        })
+    };
+    // A segment without a frame may have been cut off in the making: its index is nothing to miss.
+    if let Some(damage) = index.damage.as_ref().filter(|_| verdict.end > 0) {
+        find(0, format!("{damage}; it is rebuilt from the segment"));
+    }
+    for run in &verdict.damaged {
+        let what = format!(
+            "{} bytes fail their checksum (offsets {} to {}); they are kept and not served",
+            run.bytes,
+            run.base_offset,
+            run.end_offset()
+        );
+        find(run.position, what);
+    }
+    let promised = index.blocks.last().map_or(0, Block::end_position);
+    if promised > verdict.end {
+        find(
+            verdict.end,
+            format!(
+                "torn after this byte ({promised} were begun, the file has {file_bytes}); cut there"
+            ),
+        );
+    }
+}
+
+/// The blocks of the frames that count. A damaged run stays a block of its own with the checksum it fails.
+fn rebuild_blocks(
+    data: &[u8],
+    identity: &SegmentIdentity,
+    verdict: &Verdict,
+    block_bytes: u32,
+) -> (BlockBuilder, Offset) {
+    let mut blocks = BlockBuilder::new(block_bytes);
+    let index = |position: u64| {
+        usize::try_from(position)
+            .unwrap_or(usize::MAX)
+            .min(data.len())
+    };
+    let mut at = 0_u64;
+    for run in &verdict.damaged {
+        blocks.append(
+            &data[index(at)..index(run.position)],
+            at,
+            FrameLimits::UNLIMITED,
+        );
+        blocks.push_damaged(*run);
+        at = run.end_position();
+    }
+    blocks.append(&data[index(at)..], at, FrameLimits::UNLIMITED);
+    let end_offset = blocks
+        .blocks()
+        .last()
+        .map_or(identity.base_offset, Block::end_offset);
+    (blocks, end_offset)
+}
+
+/// Marks in a recovered segment's file the blocks that fail their checksum.
+pub(crate) fn mark_damaged(file: &SegmentFile, blocks: &[Block]) {
+    for block in blocks {
+        let range = usize::try_from(block.position)
+            .ok()
+            .zip(usize::try_from(block.end_position()).ok());
+        if range.is_none_or(|(from, to)| crc32c(file.map.bytes(from..to)) != block.crc32c) {
+            file.mark_damaged(block.position);
+        }
+    }
+}
+
+/// The base offsets of the segments in a folder, in order, and names that do not belong there.
+pub(crate) fn list_segments(
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<(Vec<Offset>, Vec<String>), DiskError> {
+    let names = disk.list(dir).on("list", dir)?;
+    let base = |name: &str| {
+        name.strip_suffix(".seg")
+            .filter(|digits| digits.len() == 20)?
+            .parse()
+            .ok()
+            .map(Offset)
+    };
+    let mut bases: Vec<Offset> = names.iter().filter_map(|name| base(name)).collect();
+    bases.sort_unstable();
+    let known = |name: &String| {
+        let index_base = name
+            .strip_suffix(".idx")
+            .map(|digits| format!("{digits}.seg"));
+        base(name).is_some()
+            || index_base
+                .is_some_and(|segment| base(&segment).is_some_and(|base| bases.contains(&base)))
+            || name == crate::reserve::FILE_NAME
+            || name.ends_with(".cut")
+    };
+    let strange = names.iter().filter(|name| !known(name)).cloned().collect();
+    Ok((bases, strange))
+}
+
+pub(crate) fn identity(
+    topic_id: TopicId,
+    partition: PartitionId,
+    base_offset: Offset,
+) -> SegmentIdentity {
+    SegmentIdentity {
+        topic_id,
+        partition,
+        base_offset,
+    }
+}

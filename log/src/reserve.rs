@@ -1,0 +1,107 @@
+//! The reservation of offsets: a bound, durable before any offset below it is acknowledged or shown without an fsync of
+//! its record, so that an offset that was seen is never given to another record, even if its record was lost.
+//!
+//! File `reserved` in the partition's folder, 64 bytes, big-endian:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | `BSLTRSV1` |
+//! | 8 | 8 | bound: no offset at or above it was acknowledged without an fsync |
+//! | 16 | 8 | floor: where the log went on when it was last opened, which no later start may fall below |
+//! | 24 | 36 | name of the boot in which it was written, padded with zeros |
+//! | 60 | 4 | CRC-32C of the 60 bytes before |
+//!
+//! - **LOG-5**: an offset acknowledged or made visible from the page cache is below the bound on disk. After a restart of
+//!   the machine the log goes on at the bound; after one of the process alone, with the page cache intact, where it was.
+
+use std::path::Path;
+
+use basalt_proto::Offset;
+
+use crate::block::crc32c;
+use crate::disk::{Disk, replace_file};
+use crate::error::{DiskError, OnDisk};
+
+pub(crate) const FILE_NAME: &str = "reserved";
+const MAGIC: &[u8; 8] = b"BSLTRSV1";
+const FILE_BYTES: usize = 64;
+const BOOT_BYTES: usize = 36;
+const BOOT_AT: usize = 24;
+
+/// Offsets reserved at a time: one small durable write in so many records.
+pub(crate) const STEP: u64 = 1 << 20;
+
+fn encode(bound: Offset, floor: Offset, boot_id: &str) -> [u8; FILE_BYTES] {
+    let mut out = [0; FILE_BYTES];
+    out[..8].copy_from_slice(MAGIC);
+    out[8..16].copy_from_slice(&bound.0.to_be_bytes());
+    out[16..24].copy_from_slice(&floor.0.to_be_bytes());
+    out[BOOT_AT..BOOT_AT + BOOT_BYTES].copy_from_slice(&boot_field(boot_id));
+    let crc = crc32c(&out[..60]);
+    out[60..].copy_from_slice(&crc.to_be_bytes());
+    out
+}
+
+fn boot_field(boot_id: &str) -> [u8; BOOT_BYTES] {
+    let mut field = [0; BOOT_BYTES];
+    let bytes = &boot_id.as_bytes()[..boot_id.len().min(BOOT_BYTES)];
+    field[..bytes.len()].copy_from_slice(bytes);
+    field
+}
+
+/// What the file says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) bound: Offset,
+    pub(crate) floor: Offset,
+    /// Whether it was written since the machine last started, so that the page cache is intact.
+    pub(crate) same_boot: bool,
+}
+
+/// Stores a bound; durable on return.
+pub(crate) fn store(
+    disk: &dyn Disk,
+    dir: &Path,
+    bound: Offset,
+    floor: Offset,
+) -> Result<(), DiskError> {
+    let path = dir.join(FILE_NAME);
+    replace_file(disk, &path, &encode(bound, floor, &disk.boot_id()))
+        .on("write", &path)
+        .map(drop)
+}
+
+/// Reads the bound; `None` when none was ever stored. A file that does not read is reported by the caller: it is only
+/// ever replaced whole, so no crash makes one.
+pub(crate) fn load(
+    disk: &dyn Disk,
+    dir: &Path,
+) -> Result<Option<Result<Reservation, String>>, DiskError> {
+    let path = dir.join(FILE_NAME);
+    if !disk.exists(&path).on("look for", &path)? {
+        return Ok(None);
+    }
+    let bytes = disk
+        .open(&path)
+        .and_then(|file| file.read_all())
+        .on("read", &path)?;
+    let sound = bytes.len() == FILE_BYTES
+        && bytes[..8] == *MAGIC
+        && crc32c(&bytes[..60]).to_be_bytes() == bytes[60..];
+    if !sound {
+        return Ok(Some(Err(format!("{} fails its checksum", path.display()))));
+    }
+    let field = |at: usize| {
+        let mut field = [0; 8];
+        field.copy_from_slice(&bytes[at..at + 8]);
+        Offset(u64::from_be_bytes(field))
+    };
+    let boot_id = disk.boot_id();
+    let same_boot =
+        !boot_id.is_empty() && bytes[BOOT_AT..BOOT_AT + BOOT_BYTES] == boot_field(&boot_id);
+    Ok(Some(Ok(Reservation {
+        bound: field(8),
+        floor: field(16),
+        same_boot,
+    })))
+}

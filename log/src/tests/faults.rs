@@ -1,0 +1,232 @@
+//! Disks that refuse: PUB-03 to PUB-05, and every other operation failing once.
+
+use std::io::ErrorKind;
+
+use super::support::*;
+use crate::disk::sim::{Operation, SimDisk, SimRng};
+use crate::{AppendError, Durability, TopicDurability};
+use basalt_proto::Offset;
+
+/// PUB-03: the file was grown sparsely and mapped; a full disk killed the process, and some could not start again.
+#[test]
+fn pub_03_a_full_disk_refuses_appends_and_nothing_else() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    let mut acked = Vec::new();
+    for number in 0..10_u64 {
+        append(&first, &record(&number.to_be_bytes()), Durability::Fsync).unwrap();
+        acked.push((number, number.to_be_bytes().to_vec()));
+    }
+    disk.set_full(true);
+    let refused =
+        (0..10_000).find_map(|_| append(&first, &record(&[b'x'; 500]), Durability::Fsync).err());
+    assert!(
+        matches!(refused, Some(AppendError::StorageFull { .. })),
+        "{refused:?}"
+    );
+    let end = first.bounds().log_end_offset;
+    assert_eq!(read_all(&first)[..10], acked);
+    // Killed and started again on the full disk: reading works, appending is refused again, and resumes by itself.
+    let killed = disk.process_loss();
+    let log = open(&killed);
+    let again = partition(&log, TopicDurability::Fsync);
+    assert_eq!(read_all(&again)[..10], acked);
+    assert_eq!(again.bounds().high_watermark, end);
+    let refused = append(&again, &record(&[b'x'; 3000]), Durability::Fsync);
+    assert!(
+        matches!(refused, Err(AppendError::StorageFull { .. })),
+        "{refused:?}"
+    );
+    killed.set_full(false);
+    let resumed = append(&again, &record(&[b'x'; 3000]), Durability::Fsync).unwrap();
+    assert_eq!(resumed.base_offset, end);
+}
+
+/// PUB-04: a sync failed once and "succeeded" when repeated, although the pages were already gone.
+#[test]
+fn pub_04_a_record_whose_sync_failed_is_never_acknowledged_by_a_later_one() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    let mut acked = Vec::new();
+    let mut failed = 0;
+    for number in 0..10_u64 {
+        if number == 4 {
+            disk.fail(Operation::Sync, ".seg", 0, ErrorKind::Other);
+        }
+        match append(&first, &record(&number.to_be_bytes()), Durability::Fsync) {
+            Ok(appended) => acked.push((appended.base_offset.0, number.to_be_bytes().to_vec())),
+            Err(error) => {
+                assert!(matches!(error, AppendError::Poisoned { .. }), "{error}");
+                failed += 1;
+            }
+        }
+    }
+    assert_eq!((acked.len(), failed), (4, 6));
+    assert_eq!(read_all(&first), acked, "reads of what is durable go on");
+    assert!(log.close().is_err(), "closing does not pretend");
+    for seed in 0..50 {
+        let after = disk.power_loss(&mut SimRng::new(seed));
+        let log = open(&after);
+        let again = partition(&log, TopicDurability::Fsync);
+        assert_eq!(read_all(&again)[..4], acked, "seed {seed}");
+        let next = append(&again, &record(b"next"), Durability::Fsync).unwrap();
+        assert!(next.base_offset >= Offset(4));
+    }
+    // Opened anew on the same boot, what is served has been written again and synced.
+    let reopened = disk.process_loss();
+    let log = open(&reopened);
+    let served = read_all(&partition(&log, TopicDurability::Fsync));
+    for seed in 0..50 {
+        let after = reopened.power_loss(&mut SimRng::new(seed));
+        let log = open(&after);
+        assert_eq!(
+            read_all(&partition(&log, TopicDurability::Fsync)),
+            served,
+            "seed {seed}"
+        );
+    }
+}
+
+/// PUB-04, the other half: the sync of a folder after a segment was created in it.
+#[test]
+fn pub_04_a_failed_folder_sync_after_a_new_segment_is_not_acknowledged_over() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    append(&first, &record(b"zero"), Durability::Fsync).unwrap();
+    disk.fail(Operation::SyncDir, "topics/t/0", 0, ErrorKind::Other);
+    let error = (0..100)
+        .find_map(|_| append(&first, &record(&[b'x'; 500]), Durability::Fsync).err())
+        .unwrap();
+    assert!(matches!(error, AppendError::Poisoned { .. }), "{error}");
+    assert!(append(&first, &record(b"x"), Durability::Fsync).is_err());
+    assert!(disk.faults_are_used_up());
+    let acked = read_all(&first);
+    for seed in 0..50 {
+        let after = disk.power_loss(&mut SimRng::new(seed));
+        let log = open(&after);
+        assert_eq!(
+            read_all(&partition(&log, TopicDurability::Fsync))[..acked.len()],
+            acked,
+            "seed {seed}"
+        );
+    }
+}
+
+/// PUB-05: offsets acknowledged from memory were handed out again after a kill, for other records.
+#[test]
+fn pub_05_an_acknowledged_offset_never_names_another_record() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Os);
+    for number in 0..10_u64 {
+        let appended = append(&first, &record(&number.to_be_bytes()), Durability::Os).unwrap();
+        assert_eq!(appended.base_offset, Offset(number));
+    }
+    assert_eq!(
+        first.bounds().high_watermark,
+        Offset(10),
+        "visible at level os without a sync"
+    );
+    // The process alone is gone: the page cache has everything, and no offset is skipped.
+    let killed = disk.process_loss();
+    let log = open(&killed);
+    let again = partition(&log, TopicDurability::Os);
+    assert_eq!(read_all(&again).len(), 10);
+    assert_eq!(
+        append(&again, &record(b"n0"), Durability::Os)
+            .unwrap()
+            .base_offset,
+        Offset(10)
+    );
+    // The machine is gone: records may be, their offsets are not given again, and a reader at 10 gets what comes.
+    for seed in 0..100 {
+        let after = disk.power_loss(&mut SimRng::new(seed));
+        let log = open(&after);
+        let again = partition(&log, TopicDurability::Os);
+        let survivors = read_all(&again);
+        for (offset, payload) in &survivors {
+            assert_eq!(payload, &offset.to_be_bytes(), "seed {seed}");
+        }
+        let n0 = append(&again, &record(b"n0"), Durability::Os).unwrap();
+        assert!(n0.base_offset >= Offset(10), "seed {seed}: {n0:?}");
+        // A consumer that committed 10 is moved to the log start where everything before it is lost.
+        let seen = read_from(&again, Offset(10).max(again.bounds().log_start_offset)).unwrap();
+        assert_eq!(seen.len(), 1);
+        assert_eq!(seen[0].1, b"n0");
+        drop(log);
+        let reopened = open(&after.process_loss());
+        assert_eq!(
+            read_all(&partition(&reopened, TopicDurability::Os)).len(),
+            survivors.len() + 1
+        );
+    }
+}
+
+/// Whatever fails, once, at whatever moment: no acknowledged record is lost or changed, and the next start works.
+#[test]
+fn any_single_failure_at_any_moment_loses_nothing_acknowledged() {
+    let operations = [
+        Operation::Sync,
+        Operation::SyncDir,
+        Operation::Allocate,
+        Operation::Write,
+        Operation::SetLen,
+        Operation::Create,
+        Operation::Rename,
+        Operation::Remove,
+    ];
+    for operation in operations {
+        for kind in [ErrorKind::StorageFull, ErrorKind::Other] {
+            for skip in 0..40 {
+                one_failure(operation, kind, skip);
+            }
+        }
+    }
+}
+
+fn one_failure(operation: Operation, kind: ErrorKind, skip: u64) {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    disk.fail(operation, "", skip, kind);
+    let mut acked = Vec::new();
+    for number in 0..30_u64 {
+        let payload = [&number.to_be_bytes()[..], &[b'.'; 300]].concat();
+        if let Ok(appended) = append(&first, &record(&payload), Durability::Fsync) {
+            acked.push((appended.base_offset.0, payload));
+        }
+        if number == 15 {
+            // Sealing may be refused; it is tried again by the next.
+            let _ = first.seal_active();
+        }
+        if number == 25 {
+            let _ = first.release(Offset(5));
+        }
+    }
+    let start = first.bounds().log_start_offset.0;
+    let _ = log.close();
+    drop(log);
+    for after in [disk.process_loss(), disk.power_loss(&mut SimRng::new(skip))] {
+        let log = open(&after);
+        let found = read_all(&partition(&log, TopicDurability::Fsync));
+        for (offset, payload) in acked.iter().filter(|(offset, _)| *offset >= start) {
+            let there = found
+                .iter()
+                .any(|(at, bytes)| at == offset && bytes == payload);
+            assert!(
+                there,
+                "{operation:?} {kind:?} after {skip}: offset {offset} is gone"
+            );
+        }
+        let mut offsets: Vec<u64> = found.iter().map(|(offset, _)| *offset).collect();
+        offsets.dedup();
+        assert_eq!(
+            offsets.len(),
+            found.len(),
+            "{operation:?} {kind:?} after {skip}: a record is there twice"
+        );
+    }
+}

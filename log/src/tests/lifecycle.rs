@@ -1,0 +1,243 @@
+//! Starts, deletions and journals where something fails or is lost at the wrong moment.
+
+use std::io::ErrorKind;
+
+use super::support::*;
+use crate::disk::sim::{Operation, SimDisk, SimRng};
+use crate::{Durability, OpenError, TopicConfig, TopicDurability, TopicError};
+use basalt_proto::{GroupName, Offset, PartitionId};
+
+/// A log whose records are all released: one empty segment tells the next offset.
+fn released() -> SimDisk {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    append(&first, &record(b"a"), Durability::Fsync).unwrap();
+    append(&first, &record(b"b"), Durability::Fsync).unwrap();
+    first.seal_active().unwrap();
+    first.release(Offset(2)).unwrap();
+    drop(first);
+    log.close().unwrap();
+    disk
+}
+
+/// The file that alone tells the next offset was made anew at a start, and taken away when that failed.
+#[test]
+fn a_start_that_fails_never_costs_the_next_offset() {
+    let operations = [
+        Operation::Create,
+        Operation::Write,
+        Operation::Sync,
+        Operation::SyncDir,
+        Operation::Rename,
+        Operation::SetLen,
+    ];
+    for with_index in [true, false] {
+        for operation in operations {
+            for kind in [ErrorKind::StorageFull, ErrorKind::Other] {
+                for skip in 0..6 {
+                    let disk = released().process_loss();
+                    if !with_index {
+                        disk.delete(&files(&disk, ".idx").pop().unwrap());
+                    }
+                    // Twice: at the start, and again at what makes up for it.
+                    disk.fail(operation, "", skip, kind);
+                    disk.fail(operation, "", skip, kind);
+                    let opened = crate::Log::open(
+                        config(),
+                        std::sync::Arc::new(disk.clone()),
+                        std::sync::Arc::new(crate::ManualClock::new(1)),
+                    );
+                    if let Ok(log) = opened {
+                        let again = partition(&log, TopicDurability::Fsync);
+                        if let Ok(appended) = append(&again, &record(b"c"), Durability::Fsync) {
+                            assert_eq!(appended.base_offset, Offset(2));
+                        }
+                    }
+                    let log = open(&disk.process_loss());
+                    let end = partition(&log, TopicDurability::Fsync)
+                        .bounds()
+                        .log_end_offset;
+                    assert!(end >= Offset(2), "{operation:?} {kind:?} {skip}: {end}");
+                }
+            }
+        }
+    }
+}
+
+/// A full disk must not keep the segments that would free it.
+#[test]
+fn a_full_disk_lets_go_of_all_but_the_last_segment() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for _ in 0..40 {
+        append(&first, &record(&[1; 300]), Durability::Fsync).unwrap();
+    }
+    first.seal_active().unwrap();
+    let before = files(&disk, ".seg").len();
+    assert!(before > 2);
+    disk.set_full(true);
+    first.release(Offset(40)).unwrap();
+    assert_eq!(files(&disk, ".seg").len(), 1);
+    disk.set_full(false);
+    first.release(Offset(40)).unwrap();
+    assert_eq!(first.bounds().log_start_offset, Offset(40));
+    let log = open(&disk.process_loss());
+    assert_eq!(
+        partition(&log, TopicDurability::Fsync)
+            .bounds()
+            .log_end_offset,
+        Offset(40)
+    );
+}
+
+/// A topic read from the page cache after a kill was relied on before it was on the disk.
+#[test]
+fn what_a_journal_reads_at_a_start_is_durable_before_it_is_used() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    // The name under which the simulated disk knows the file is the one it was made with.
+    disk.fail(Operation::Sync, "catalogue.tmp", 0, ErrorKind::Other);
+    assert!(
+        log.create_topic(&topic_name(), 1, TopicConfig::default())
+            .is_err()
+    );
+    let killed = disk.process_loss();
+    let log = open(&killed);
+    assert!(
+        log.topic(&topic_name()).is_some(),
+        "the page cache has the entry"
+    );
+    let first = partition(&log, TopicDurability::Fsync);
+    append(&first, &record(b"acknowledged"), Durability::Fsync).unwrap();
+    for seed in 0..30 {
+        let after = open(&killed.power_loss(&mut SimRng::new(seed)));
+        let again = partition(&after, TopicDurability::Fsync);
+        assert_eq!(read_all(&again).len(), 1, "seed {seed}");
+    }
+}
+
+/// A flipped bit in a length made everything after it look like a torn tail.
+#[test]
+fn a_damaged_length_in_a_journal_is_reported_and_cuts_nothing() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    for name in ["a", "b", "c"] {
+        let name = basalt_proto::TopicName::new(name).unwrap();
+        log.create_topic(&name, 1, TopicConfig::default()).unwrap();
+    }
+    log.close().unwrap();
+    let path = data_dir().join("catalogue");
+    for bit in 0..32 {
+        let damaged = disk.process_loss();
+        damaged.change(&path, |bytes| bytes[8 + bit / 8] ^= 1 << (bit % 8));
+        let before = length(&damaged, &path);
+        let opened = crate::Log::open(
+            config(),
+            std::sync::Arc::new(damaged.clone()),
+            std::sync::Arc::new(crate::ManualClock::new(1)),
+        );
+        assert!(
+            matches!(opened, Err(OpenError::Damaged { position: 8, .. })),
+            "bit {bit}: {opened:?}"
+        );
+        assert_eq!(length(&damaged, &path), before);
+    }
+}
+
+/// A partition of a deleted topic finished its sealing in the folder of the next topic of the name.
+#[test]
+fn a_deleted_topic_never_touches_the_files_of_the_next_one() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let old = partition(&log, TopicDurability::Fsync);
+    for _ in 0..40 {
+        append(&old, &record(&[1; 300]), Durability::Fsync).unwrap();
+    }
+    let group = GroupName::new("g").unwrap();
+    let old_id = old.topic_id();
+    log.groups()
+        .commit_now(&group, &topic_name(), PartitionId(0), Offset(30))
+        .unwrap();
+    log.delete_topic(&topic_name(), old_id).unwrap();
+    // A commit that was under way.
+    log.groups()
+        .commit_now(&group, &topic_name(), PartitionId(0), Offset(30))
+        .unwrap();
+    let new = partition(&log, TopicDurability::Fsync);
+    assert_eq!(
+        log.groups()
+            .committed(&group, &topic_name(), PartitionId(0)),
+        None
+    );
+    append(&new, &record(b"new"), Durability::Fsync).unwrap();
+    let operations = disk.operations();
+    assert!(old.seal_active().is_err());
+    old.finish_sealing().unwrap();
+    old.release(Offset(1000)).unwrap();
+    assert!(old.sync_now().is_err());
+    assert_eq!(
+        disk.operations(),
+        operations,
+        "nothing was done to the disk"
+    );
+    // A second deletion of the old topic is not one of the new.
+    let again = log.delete_topic(&topic_name(), old_id);
+    assert!(
+        matches!(again, Err(TopicError::Unknown { .. })),
+        "{again:?}"
+    );
+    assert_eq!(read_all(&new).len(), 1);
+    drop(log);
+    let reopened = open(&disk.process_loss());
+    assert_eq!(
+        read_all(&partition(&reopened, TopicDurability::Fsync)).len(),
+        1
+    );
+}
+
+/// The level was changed while a sync ran: the record was acknowledged and never shown.
+#[test]
+fn a_change_of_the_level_hides_nothing_that_was_synced() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    append(&first, &record(b"a"), Durability::None).unwrap();
+    let os = TopicConfig {
+        durability: TopicDurability::Os,
+        ..TopicConfig::default()
+    };
+    log.alter_topic(&topic_name(), os).unwrap();
+    first.sync_now().unwrap();
+    assert_eq!(read_all(&first).len(), 1);
+}
+
+/// A middle entry overwritten and the segment cut before the next run ended the process at its start.
+#[test]
+fn a_damaged_index_over_a_cut_segment_starts() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for number in 0..10_u8 {
+        append(&first, &record(&[number; 100]), Durability::Fsync).unwrap();
+    }
+    drop(first);
+    log.close().unwrap();
+    let (segment, index) = (
+        files(&disk, ".seg").pop().unwrap(),
+        files(&disk, ".idx").pop().unwrap(),
+    );
+    for entry in 0..10 {
+        for kept in 0..10 {
+            let damaged = disk.process_loss();
+            damaged.change(&index, |bytes| {
+                bytes[64 + entry * 64..128 + entry * 64].fill(0xff);
+            });
+            damaged.change(&segment, |bytes| bytes.truncate(kept * 129 + 50));
+            let log = open(&damaged);
+            let served = read_all(&partition(&log, TopicDurability::Fsync));
+            assert_eq!(served.len(), kept, "entry {entry}");
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! The log as a whole, on the simulated disk.
+
+mod damage;
+mod faults;
+mod lifecycle;
+mod reading;
+mod simulation;
+mod support;
