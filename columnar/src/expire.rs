@@ -1,0 +1,134 @@
+//! Retention: what moves the log's start, over cold files and hot segments alike.
+//!
+//! - **COL-16**: the start moves in the manifest first, then in memory, then segments are released, then files deleted: a crash
+//!   leaves too much, never too little.
+//! - **COL-17**: a dropped file is deleted when nobody holds it.
+
+use std::sync::Arc;
+
+use basalt_log::retention::{RetentionPolicy, RetentionRun, expired_through};
+use basalt_proto::Offset;
+
+use crate::cool::Outcome;
+use crate::error::CoolError;
+use crate::file::ColdFile;
+use crate::manifest::Manifest;
+use crate::partition::TieredPartition;
+use crate::steps::Step;
+
+impl TieredPartition {
+    /// Lets go of what the topic's retention does not keep. Whether anything went.
+    pub(crate) async fn expire(&self) -> Result<bool, CoolError> {
+        let config = self.hot.config();
+        if config.retention_bytes.is_none() && config.retention_age.is_none() {
+            return Ok(false);
+        }
+        let _work = self.work.lock().await;
+        let policy = RetentionPolicy {
+            bytes: config.retention_bytes,
+            age: config.retention_age,
+        };
+        let now_ns = self.shared.now_ns();
+        let manifest = self.state.lock().manifest.clone();
+        let runs = self.runs(&manifest);
+        let Some(through) = expired_through(&policy, &runs, self.unsealed_bytes(), now_ns) else {
+            return Ok(false);
+        };
+        if manifest.files.is_empty() {
+            // Nothing is cold: the log itself remembers where it starts.
+            self.state.lock().check_writable(&self.key)?;
+            self.swap(manifest.expired(through, manifest.version));
+        } else {
+            let next = manifest.next(&self.shared.writer);
+            if self.commit(next.expired(through, next.version)).await? == Outcome::Earlier {
+                // Memory knows the truth now; the next pass goes on from there.
+                return Ok(true);
+            }
+        }
+        self.unless_full(self.release(through).await)?;
+        self.reached(Step::Released)?;
+        self.trim_manifests().await?;
+        tracing::debug!(topic = %self.key.topic, partition = %self.key.partition, log_start_offset = %through, "expired");
+        Ok(true)
+    }
+
+    /// Cold files and sealed segments that are not cold, oldest first.
+    fn runs(&self, manifest: &Manifest) -> Vec<RetentionRun> {
+        let cold = manifest.files.iter().map(|file| RetentionRun {
+            end_offset: file.end_offset,
+            bytes: file.frame_bytes,
+            appended_at_ns: file.appended_at_ns,
+        });
+        let sealed = self.hot.sealed_segments();
+        let hot = sealed
+            .iter()
+            .filter(|segment| segment.end_offset > manifest.cold_end_offset);
+        cold.chain(hot.map(|segment| RetentionRun {
+            end_offset: segment.end_offset,
+            bytes: segment.frame_bytes(),
+            appended_at_ns: segment.appended_at_ns(),
+        }))
+        .collect()
+    }
+
+    /// Hot bytes that are in no sealed segment.
+    fn unsealed_bytes(&self) -> u64 {
+        let sealed: u64 = self
+            .hot
+            .sealed_segments()
+            .iter()
+            .map(|segment| segment.frame_bytes())
+            .sum();
+        self.hot.hot_bytes().saturating_sub(sealed)
+    }
+
+    /// Deletes dropped files that nobody reads any more (COL-17). How many.
+    pub(crate) async fn delete_dropped(&self) -> Result<u64, CoolError> {
+        let mut deleted = 0;
+        while let Some(file) = self.take_unread() {
+            let done = match self.reached(Step::DroppedFileDeleting) {
+                Ok(()) => self
+                    .shared
+                    .store
+                    .delete(&file.path)
+                    .await
+                    .map_err(CoolError::from),
+                Err(stopped) => Err(stopped.into()),
+            };
+            if let Err(error) = done {
+                self.state.lock().dropped.push(file);
+                return Err(error);
+            }
+            deleted += 1;
+        }
+        Ok(deleted)
+    }
+
+    fn take_unread(&self) -> Option<Arc<ColdFile>> {
+        let mut state = self.state.lock();
+        // Only `dropped` holds it, and only under this lock could anyone take another hold of it.
+        let unread = state
+            .dropped
+            .iter()
+            .position(|file| Arc::strong_count(file) == 1)?;
+        Some(state.dropped.swap_remove(unread))
+    }
+}
+
+impl Manifest {
+    /// The same without what ends at or below `through`.
+    fn expired(&self, through: Offset, version: u64) -> Self {
+        Self {
+            version,
+            log_start_offset: self.log_start_offset.max(through),
+            cold_end_offset: self.cold_end_offset.max(through),
+            files: self
+                .files
+                .iter()
+                .filter(|file| file.end_offset > through)
+                .cloned()
+                .collect(),
+            ..self.clone()
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! Opening: the newest manifests, what a crash left behind, deletions that were interrupted.
+//!
+//! - **COL-18**: an object that the newest manifest does not name is deleted only if its records are elsewhere: in a newer file, in
+//!   hot segments, or expired. Files without any manifest are kept and reported. Where only the manifest says so, it is proved to be
+//!   durable first (COL-15).
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use basalt_log::Partition;
+use basalt_proto::{PartitionId, TopicName};
+use object_store::path::Path;
+
+use crate::error::{CoolError, TierError};
+use crate::manifest::{self, Manifest, ManifestError, PartitionKey};
+use crate::partition::TieredPartition;
+use crate::paths::{self, Found};
+use crate::shared::Shared;
+use crate::store::{ColdStore, StoreError};
+
+/// What a listing of a topic's folder shows.
+#[derive(Debug, Default)]
+pub(crate) struct TopicListing {
+    partitions: BTreeMap<PartitionId, PartitionListing>,
+    leftovers: Vec<Path>,
+}
+
+#[derive(Debug, Default)]
+struct PartitionListing {
+    versions: Vec<u64>,
+    objects: Vec<Path>,
+}
+
+impl TopicListing {
+    pub(crate) async fn read(
+        store: &ColdStore,
+        topic: &TopicName,
+        topic_id: u64,
+    ) -> Result<Self, StoreError> {
+        let prefix = paths::topic_prefix(topic, topic_id);
+        let mut listing = Self::default();
+        for path in store.list(&prefix).await? {
+            match paths::classify(&prefix, &path) {
+                Found::Object { partition, .. } => {
+                    listing
+                        .partitions
+                        .entry(partition)
+                        .or_default()
+                        .objects
+                        .push(path);
+                }
+                Found::Manifest { partition, version } => {
+                    listing
+                        .partitions
+                        .entry(partition)
+                        .or_default()
+                        .versions
+                        .push(version);
+                }
+                Found::Leftover => listing.leftovers.push(path),
+                Found::Tombstone | Found::Foreign => {}
+            }
+        }
+        Ok(listing)
+    }
+
+    /// Deletes what was being written when the last run ended.
+    pub(crate) async fn delete_leftovers(&self, store: &ColdStore) -> Result<(), StoreError> {
+        for path in &self.leftovers {
+            store.delete(path).await?;
+        }
+        Ok(())
+    }
+}
+
+/// Opens a partition as its newest manifest describes it.
+pub(crate) async fn open_partition(
+    hot: &Arc<Partition>,
+    shared: &Arc<Shared>,
+    listing: &TopicListing,
+) -> Result<Arc<TieredPartition>, TierError> {
+    let nothing = PartitionListing::default();
+    let found = listing.partitions.get(&hot.id()).unwrap_or(&nothing);
+    let key = PartitionKey {
+        topic: hot.topic().clone(),
+        topic_id: hot.topic_id().0,
+        partition: hot.id(),
+    };
+    let failed = |source| TierError::Manifest {
+        topic: key.topic.clone(),
+        partition: key.partition,
+        source: Box::new(source),
+    };
+    let manifest = match found.versions.iter().max() {
+        None => Manifest::empty(1, shared.writer.clone()),
+        Some(newest) => {
+            let stored = manifest::load(&shared.store, &key, *newest)
+                .await
+                .map_err(failed)?;
+            Manifest {
+                epoch: stored.epoch.saturating_add(1),
+                ..stored
+            }
+        }
+    };
+    let log_end_offset = hot.bounds().log_end_offset;
+    if log_end_offset < manifest.cold_end_offset {
+        return Err(TierError::LogBehindCold {
+            topic: key.topic,
+            partition: key.partition,
+            cold_end_offset: manifest.cold_end_offset,
+            log_end_offset,
+        });
+    }
+    let partition = TieredPartition::new(Arc::clone(hot), Arc::clone(shared), manifest);
+    // What a full disk does not let be tidied up is tidied up later: no reader sees any of it.
+    match partition.unless_full(tidy(&partition, found).await) {
+        Ok(()) => Ok(partition),
+        Err(CoolError::Manifest(source)) => Err(failed(source)),
+        Err(CoolError::Store(source)) => Err(failed(ManifestError::Store(source))),
+        Err(source) => Err(TierError::Release {
+            topic: key.topic,
+            partition: key.partition,
+            source: Box::new(source),
+        }),
+    }
+}
+
+/// Lets go of what is superseded: objects, hot segments and manifests.
+async fn tidy(partition: &TieredPartition, found: &PartitionListing) -> Result<(), CoolError> {
+    delete_orphans(partition, found).await?;
+    partition.release_cold().await?;
+    if old_versions(partition, found).next().is_none() {
+        return Ok(());
+    }
+    partition.prove().await?;
+    for version in old_versions(partition, found) {
+        let path = paths::manifest_path(&partition.key.prefix(), version);
+        partition.shared.store.delete(&path).await?;
+    }
+    Ok(())
+}
+
+/// Manifests that are two versions old or more.
+fn old_versions<'a>(
+    partition: &TieredPartition,
+    found: &'a PartitionListing,
+) -> impl Iterator<Item = u64> + use<'a> {
+    let newest = partition.state.lock().manifest.version;
+    found
+        .versions
+        .iter()
+        .copied()
+        .filter(move |version| newest.saturating_sub(*version) > 1)
+}
+
+/// Deletes objects that are superseded (COL-18).
+async fn delete_orphans(
+    partition: &TieredPartition,
+    found: &PartitionListing,
+) -> Result<(), CoolError> {
+    let manifest = partition.state.lock().manifest.clone();
+    let named: HashSet<&Path> = manifest.files.iter().map(|file| &file.path).collect();
+    let hot_start = partition.hot.bounds().log_start_offset;
+    for path in found.objects.iter().filter(|path| !named.contains(path)) {
+        let base = paths::object_base(path);
+        if manifest.version == 0 && base.is_none_or(|base| base < hot_start) {
+            tracing::error!(
+                object = %path, topic = %partition.key.topic, partition = %partition.key.partition,
+                "a cold file has no manifest and its records are not in the log: it is kept, but not read"
+            );
+            continue;
+        }
+        if base.is_none_or(|base| base < manifest.cold_end_offset) {
+            // An earlier manifest may have named it.
+            partition.prove().await?;
+        }
+        tracing::info!(object = %path, "deleting a cold file that no manifest names");
+        partition.shared.store.delete(path).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,479 @@
+//! An object store that fails: whatever it does, every record stays readable, and is cold in the end.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::{fmt, io};
+
+use basalt_proto::Offset;
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use object_store::path::Path;
+use object_store::{
+    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
+    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
+    UploadPart,
+};
+
+use super::crash::StopAt;
+use super::support::{
+    Setup, append_numbered, assert_dense, files_below, records, replay, rows, seeds, topic,
+};
+use crate::{ColdStore, CoolError, DeleteError, ManifestError, NoSteps, Step, StoreError};
+
+/// Fails the operation whose turn it is: before it is done, or after it was done, when the answer is lost.
+#[derive(Debug)]
+struct Failing {
+    inner: Arc<dyn ObjectStore>,
+    turn: Arc<Turn>,
+}
+
+#[derive(Debug)]
+struct Turn {
+    /// Operations until the one that fails; never while it is `u64::MAX`.
+    left: AtomicU64,
+    fault: Fault,
+}
+
+#[derive(Debug, PartialEq)]
+enum Fault {
+    /// It is not done, nor is any after it.
+    Before,
+    /// It is done, but its answer is lost, as are all after it.
+    After,
+    /// Only counts what creates: it is tried once more after its answer was lost, and finds itself.
+    TriedTwice,
+    /// Only counts what is put: there is no room for it, nor for any after it.
+    Full,
+    /// Only counts what names a manifest: the file, below this folder, is moved out of the way after that.
+    Vanishes(PathBuf),
+}
+
+impl Turn {
+    fn failing(after: bool) -> Arc<Self> {
+        Self::with(if after { Fault::After } else { Fault::Before })
+    }
+
+    fn with(fault: Fault) -> Arc<Self> {
+        Arc::new(Self {
+            left: AtomicU64::new(u64::MAX),
+            fault,
+        })
+    }
+
+    fn fail_nth(&self, nth: u64) {
+        self.left.store(nth, Ordering::SeqCst);
+    }
+
+    fn stop_failing(&self) {
+        self.fail_nth(u64::MAX);
+    }
+
+    /// Whether this operation is the one.
+    fn is_now(&self) -> bool {
+        let left = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
+                u64::MAX => None,
+                left => Some(left.saturating_sub(1)),
+            });
+        // Once broken, it stays so: a store that is down fails everything.
+        left.is_ok_and(|left| left == 0)
+    }
+
+    fn error() -> object_store::Error {
+        object_store::Error::Generic {
+            store: "failing",
+            source: "it is down".into(),
+        }
+    }
+
+    async fn around<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
+        match self.fault {
+            Fault::Before if self.is_now() => Err(Self::error()),
+            Fault::After if self.is_now() => operation.await.and(Err(Self::error())),
+            _ => operation.await,
+        }
+    }
+}
+
+impl fmt::Display for Failing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "failing {}", self.inner)
+    }
+}
+
+#[derive(Debug)]
+struct FailingUpload {
+    inner: Box<dyn MultipartUpload>,
+    turn: Arc<Turn>,
+}
+
+#[async_trait::async_trait]
+impl MultipartUpload for FailingUpload {
+    fn put_part(&mut self, data: PutPayload) -> UploadPart {
+        let (part, turn) = (self.inner.put_part(data), Arc::clone(&self.turn));
+        Box::pin(async move { turn.around(part).await })
+    }
+
+    async fn complete(&mut self) -> Result<PutResult> {
+        self.turn.around(self.inner.complete()).await
+    }
+
+    async fn abort(&mut self) -> Result<()> {
+        self.turn.around(self.inner.abort()).await
+    }
+}
+
+#[async_trait::async_trait]
+impl ObjectStore for Failing {
+    async fn put_opts(
+        &self,
+        location: &Path,
+        payload: PutPayload,
+        options: PutOptions,
+    ) -> Result<PutResult> {
+        if self.turn.fault == Fault::Full && self.turn.is_now() {
+            return Err(object_store::Error::Generic {
+                store: "failing",
+                source: Box::new(io::Error::from(io::ErrorKind::StorageFull)),
+            });
+        }
+        let creates = matches!(options.mode, PutMode::Create);
+        if creates && self.turn.fault == Fault::TriedTwice && self.turn.is_now() {
+            let twice = options.clone();
+            self.inner
+                .put_opts(location, payload.clone(), options)
+                .await?;
+            return self.inner.put_opts(location, payload, twice).await;
+        }
+        self.turn
+            .around(self.inner.put_opts(location, payload, options))
+            .await
+    }
+
+    async fn put_multipart_opts(
+        &self,
+        location: &Path,
+        options: PutMultipartOptions,
+    ) -> Result<Box<dyn MultipartUpload>> {
+        let inner = self
+            .turn
+            .around(self.inner.put_multipart_opts(location, options))
+            .await?;
+        Ok(Box::new(FailingUpload {
+            inner,
+            turn: Arc::clone(&self.turn),
+        }))
+    }
+
+    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
+        self.turn
+            .around(self.inner.get_opts(location, options))
+            .await
+    }
+
+    fn delete_stream(
+        &self,
+        locations: BoxStream<'static, Result<Path>>,
+    ) -> BoxStream<'static, Result<Path>> {
+        self.inner.delete_stream(locations)
+    }
+
+    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
+        if matches!(self.turn.fault, Fault::Before | Fault::After) && self.turn.is_now() {
+            return Box::pin(futures::stream::once(async { Err(Turn::error()) }));
+        }
+        self.inner.list(prefix)
+    }
+
+    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
+        self.turn
+            .around(self.inner.list_with_delimiter(prefix))
+            .await
+    }
+
+    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
+        if let Fault::Vanishes(root) = &self.turn.fault
+            && self.turn.is_now()
+        {
+            self.inner.copy_opts(from, to, options).await?;
+            let file = root.join(to.as_ref());
+            std::fs::rename(&file, file.with_extension("away")).unwrap();
+            return Ok(());
+        }
+        self.turn
+            .around(self.inner.copy_opts(from, to, options))
+            .await
+    }
+
+    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
+        self.turn
+            .around(self.inner.rename_opts(from, to, options))
+            .await
+    }
+}
+
+#[tokio::test]
+async fn an_object_whose_commit_found_itself_is_kept() {
+    let turn = Turn::with(Fault::TriedTwice);
+    let mut setup = Setup::new();
+    setup.store = Some(ColdStore::remote(Arc::new(Failing {
+        inner: Arc::new(object_store::memory::InMemory::new()),
+        turn: Arc::clone(&turn),
+    })));
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 300).await;
+    turn.fail_nth(0);
+    let report = fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    assert_eq!(report.rows, 300, "it is a commit like any other");
+    assert_eq!(partition.bounds().cold_end_offset, Offset(300));
+    assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 300);
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 300);
+}
+
+#[tokio::test]
+async fn a_manifest_that_could_not_be_opened_to_be_synced_is_tried_again() {
+    let mut setup = Setup::new();
+    let turn = Turn::with(Fault::Vanishes(setup.cold_dir()));
+    let store = ColdStore::local_through(setup.cold_dir(), |inner| {
+        Arc::new(Failing {
+            inner,
+            turn: Arc::clone(&turn),
+        })
+    });
+    setup.store = Some(store.unwrap());
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    turn.fail_nth(0);
+    let failed = fixture.tiered.cool_topic(&topic("t"), true).await;
+    turn.stop_failing();
+    let passing = matches!(
+        failed,
+        Err(CoolError::Manifest(ManifestError::Store(
+            StoreError::Open { .. }
+        )))
+    );
+    assert!(passing, "{failed:?}");
+    let key = partition.key.prefix();
+    let manifest = setup
+        .cold_dir()
+        .join(crate::paths::manifest_path(&key, 1).as_ref());
+    std::fs::rename(manifest.with_extension("away"), manifest).unwrap();
+
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    assert_eq!(partition.bounds().cold_end_offset, Offset(100));
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 100);
+}
+
+#[tokio::test]
+async fn a_start_without_room_for_its_manifest_releases_later() {
+    let turn = Turn::with(Fault::Full);
+    let mut setup = failing_setup(&turn);
+    setup.steps = StopAt::new(Step::ManifestCommitted, 1);
+    let fixture = setup.open().await;
+    append_numbered(&fixture.partition(), 100).await;
+    assert!(fixture.tiered.cool_topic(&topic("t"), true).await.is_err());
+    drop(fixture);
+    setup.steps = Arc::new(NoSteps);
+    turn.fail_nth(0);
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    assert_eq!(partition.bounds().cold_end_offset, Offset(100));
+    assert!(!partition.hot().sealed_segments().is_empty());
+    assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 100);
+    turn.stop_failing();
+    fixture.tiered.maintain().await;
+    assert!(partition.hot().sealed_segments().is_empty());
+    assert_eq!(partition.state.lock().manifest.version, 2);
+}
+
+#[tokio::test]
+async fn a_tombstone_whose_write_failed_after_all_is_withdrawn() {
+    let turn = Turn::failing(true);
+    let setup = failing_setup(&turn);
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    turn.fail_nth(0);
+    let failed = fixture.tiered.delete_topic(&topic("t")).await;
+    turn.stop_failing();
+    assert!(matches!(failed, Err(DeleteError::Store(_))), "{failed:?}");
+    let files = files_below(&setup.cold_dir());
+    assert!(files.is_empty(), "{files:?}");
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    drop((partition, fixture));
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 100);
+}
+
+fn failing_setup(turn: &Arc<Turn>) -> Setup {
+    let mut setup = Setup::new();
+    let store = ColdStore::local_through(setup.cold_dir(), |inner| {
+        Arc::new(Failing {
+            inner,
+            turn: Arc::clone(turn),
+        })
+    });
+    setup.store = Some(store.unwrap());
+    setup
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_at_any_operation_loses_nothing_and_is_caught_up_with() {
+    for after in [false, true] {
+        // As many operations as cooling two segments takes, and some more.
+        for nth in 0..40 {
+            println!(
+                "operation {nth} fails {}",
+                if after {
+                    "after it was done"
+                } else {
+                    "before it is done"
+                }
+            );
+            let turn = Turn::failing(after);
+            let setup = failing_setup(&turn);
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            append_numbered(&partition, 300).await;
+            let before = records(&replay(&partition, Offset::ZERO).await);
+
+            turn.fail_nth(nth);
+            let cooled = fixture.tiered.cool_topic(&topic("t"), true).await;
+            turn.stop_failing();
+            if let Err(error) = &cooled {
+                assert!(!matches!(error, CoolError::Closed), "{error:?}");
+            }
+            assert_eq!(records(&replay(&partition, Offset::ZERO).await), before);
+            let snapshot = partition.snapshot();
+            assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 300);
+            drop(snapshot);
+
+            fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+            assert_eq!(partition.bounds().cold_end_offset, Offset(300));
+            assert_eq!(records(&replay(&partition, Offset::ZERO).await), before);
+            drop((partition, fixture));
+
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            assert_eq!(records(&replay(&partition, Offset::ZERO).await), before);
+            let snapshot = partition.snapshot();
+            assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 300);
+            let objects = files_below(&setup.cold_dir());
+            let objects = objects
+                .keys()
+                .filter(|name| name.ends_with(".parquet"))
+                .count();
+            assert_eq!(
+                objects,
+                snapshot.cold.len(),
+                "orphans are collected when it is opened"
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_at_random_and_comes_back_is_caught_up_with() {
+    for seed in seeds(6) {
+        let mut random = super::support::Random::new("a_store_that_breaks_at_random", seed);
+        let turn = Turn::failing(random.one_in(2));
+        let setup = failing_setup(&turn);
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        for round in 1..12 {
+            append_numbered(&partition, 100).await;
+            turn.fail_nth(random.below(30));
+            let _ = fixture.tiered.cool_topic(&topic("t"), true).await;
+            turn.stop_failing();
+            let snapshot = partition.snapshot();
+            assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, round * 100);
+            assert_eq!(
+                records(&replay(&partition, Offset::ZERO).await).len(),
+                usize::try_from(round * 100).unwrap()
+            );
+        }
+    }
+}
+
+#[tokio::test]
+async fn another_writer_stops_this_one_for_good_and_its_records_stay_hot() {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    let key = partition.key.clone();
+    let theirs = crate::manifest::Manifest {
+        writer: "somebody else".to_owned(),
+        version: 2,
+        ..partition.state.lock().manifest.clone()
+    };
+    crate::manifest::commit(fixture.tiered.store(), &key, &theirs)
+        .await
+        .unwrap();
+
+    append_numbered(&partition, 100).await;
+    let refused = fixture.tiered.cool_topic(&topic("t"), true).await;
+    let another = matches!(
+        refused,
+        Err(CoolError::Manifest(ManifestError::AnotherWriter {
+            found_version: 2,
+            ..
+        }))
+    );
+    assert!(another, "{refused:?}");
+    let refused = fixture.tiered.cool_topic(&topic("t"), true).await;
+    assert!(
+        matches!(refused, Err(CoolError::Fenced { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(partition.bounds().cold_end_offset, Offset(100));
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 200);
+}
+
+#[tokio::test]
+async fn a_cold_object_that_was_changed_is_refused_and_never_served_altered() {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    let file = Arc::clone(&partition.snapshot().cold[0]);
+    let whole = fixture
+        .tiered
+        .store()
+        .get(&file.path)
+        .await
+        .unwrap()
+        .to_vec();
+    let good = replay(&partition, Offset::ZERO).await;
+    drop((partition, fixture));
+    let path = setup.cold_dir().join(file.path.as_ref());
+    // A flipped bit somewhere in every 97 bytes: the answer is an error or what was written.
+    for position in (0..whole.len()).step_by(97) {
+        let mut flipped = whole.clone();
+        flipped[position] ^= 0x10;
+        std::fs::write(&path, &flipped).unwrap();
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        let mut at = Offset::ZERO;
+        let mut seen = Vec::new();
+        while let Ok(slice) = partition.read(at, Offset::MAX, u64::MAX).await {
+            if slice.is_empty() {
+                break;
+            }
+            seen.extend_from_slice(slice.bytes());
+            at = slice.next_offset;
+        }
+        assert!(good.starts_with(&seen), "bit flipped at {position}");
+    }
+    std::fs::write(&path, Bytes::from(whole)).unwrap();
+}

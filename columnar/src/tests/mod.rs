@@ -1,0 +1,14 @@
+//! Tests that need a log, a store and all that is between them.
+
+pub(crate) mod support;
+
+mod check;
+mod cooling;
+mod crash;
+mod faults;
+mod full_disk;
+mod one_cut;
+mod reads;
+mod replay;
+mod retention;
+mod topics;

@@ -1,0 +1,168 @@
+//! What retention lets go, and when its files are deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use basalt_proto::Offset;
+
+use super::support::{
+    Setup, append_numbered, assert_dense, cold_rows, files_below, replay, rows, topic,
+};
+use crate::ReadError;
+
+fn objects(setup: &Setup) -> usize {
+    files_below(&setup.cold_dir())
+        .keys()
+        .filter(|name| name.ends_with(".parquet"))
+        .count()
+}
+
+#[tokio::test]
+async fn retention_by_age_counts_from_the_last_append_over_cold_and_hot() {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    fixture.clock.advance_ns(10_000_000_000);
+    append_numbered(&partition, 100).await;
+    partition.hot().seal_active().unwrap();
+    fixture.clock.advance_ns(10_000_000_000);
+    append_numbered(&partition, 100).await;
+
+    fixture.configure(|config| config.retention_age = Some(Duration::from_secs(15)));
+    let report = fixture.tiered.maintain().await;
+    assert_eq!(
+        (report.expired_partitions, report.deleted_files),
+        (1, 1),
+        "{report:?}"
+    );
+    assert_eq!(
+        partition.bounds().log_start_offset,
+        Offset(100),
+        "the cold file went"
+    );
+    assert_eq!(objects(&setup), 0);
+    fixture.clock.advance_ns(10_000_000_000);
+    fixture.tiered.maintain().await;
+    assert_eq!(
+        partition.bounds().log_start_offset,
+        Offset(200),
+        "the sealed segment went without being cooled"
+    );
+    fixture.clock.advance_ns(100_000_000_000);
+    fixture.tiered.maintain().await;
+    assert_eq!(
+        partition.bounds().log_start_offset,
+        Offset(200),
+        "the active segment stays"
+    );
+    let early = partition.read(Offset(199), Offset::MAX, 1).await;
+    assert!(
+        matches!(
+            early,
+            Err(ReadError::OutOfRange {
+                log_start_offset: Offset(200),
+                ..
+            })
+        ),
+        "{early:?}"
+    );
+    drop((partition, fixture));
+
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    assert_eq!(partition.bounds().log_start_offset, Offset(200));
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, 200, 300);
+}
+
+#[tokio::test]
+async fn retention_by_bytes_counts_cold_and_hot_together() {
+    let fixture = Setup::new().open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 1000).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    append_numbered(&partition, 1000).await;
+    let all = replay(&partition, Offset::ZERO).await.len() as u64;
+    fixture.configure(|config| config.retention_bytes = Some(all * 3 / 4));
+    fixture.tiered.maintain().await;
+    let start = partition.bounds().log_start_offset;
+    let kept = replay(&partition, start).await.len() as u64;
+    assert!(
+        kept >= all * 3 / 4 && kept < all * 3 / 4 + (8 << 10),
+        "{kept} of {all}"
+    );
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, start.0, 2000);
+}
+
+/// PUB-19: what a reader holds stays readable until it lets go, and is deleted then.
+#[tokio::test]
+async fn pub_19_a_dropped_file_is_deleted_only_when_no_snapshot_holds_it() {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    append_numbered(&partition, 100).await;
+    let snapshot = partition.snapshot();
+    let slice = partition.read(Offset(50), Offset::MAX, 1000).await.unwrap();
+    let bytes = slice.bytes().to_vec();
+
+    fixture.configure(|config| config.retention_bytes = Some(1));
+    let report = fixture.tiered.maintain().await;
+    assert_eq!(
+        (report.expired_partitions, report.deleted_files),
+        (1, 0),
+        "{report:?}"
+    );
+    assert_eq!(partition.bounds().log_start_offset, Offset(100));
+    assert_eq!(objects(&setup), 1, "a snapshot holds it");
+    let held: usize = cold_rows(fixture.tiered.store(), &snapshot.cold[0])
+        .await
+        .iter()
+        .map(|rows| rows.num_rows())
+        .sum();
+    assert_eq!(held, 100);
+    let file = Arc::clone(&snapshot.cold[0]);
+    drop(snapshot);
+    assert_eq!(
+        fixture.tiered.maintain().await.deleted_files,
+        0,
+        "a file by itself counts, too"
+    );
+    drop(file);
+    assert_eq!(fixture.tiered.maintain().await.deleted_files, 1);
+    assert_eq!(objects(&setup), 0);
+    assert_eq!(
+        slice.bytes(),
+        bytes,
+        "a slice is of a hydrated file, and keeps that"
+    );
+}
+
+#[tokio::test]
+async fn everything_may_expire_and_the_log_goes_on() {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    fixture.configure(|config| config.retention_bytes = Some(0));
+    fixture.tiered.maintain().await;
+    let bounds = partition.bounds();
+    assert_eq!(
+        (bounds.log_start_offset, bounds.log_end_offset),
+        (Offset(100), Offset(100))
+    );
+    drop((partition, fixture));
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    assert_eq!(partition.bounds().log_start_offset, Offset(100));
+    fixture.configure(|config| config.retention_bytes = None);
+    append_numbered(&partition, 50).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    let snapshot = partition.snapshot();
+    assert_dense(&rows(&fixture.tiered, &snapshot).await, 100, 150);
+}

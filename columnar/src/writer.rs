@@ -1,0 +1,405 @@
+//! A sealed segment becomes a Parquet file: streamed, row group by row group.
+//!
+//! - **COL-7**: every block's checksum is compared before any of its bytes is used; a damaged block stops the segment.
+//! - **COL-8**: a row group holds whole frames. A batch frame's rows are never split, so each row group can be replayed by
+//!   itself.
+//! - **COL-9**: memory is bounded by one encoded row group, one slice of rows and the upload's parts.
+
+use std::io::Write;
+
+use basalt_log::{Block, SegmentView};
+use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
+use crc_fast::{CrcAlgorithm, Digest};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::{Compression, Encoding, ZstdLevel};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::{KeyValue, SortingColumn};
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
+use parquet::schema::types::ColumnPath;
+
+use crate::error::CoolError;
+use crate::file::ColdChunk;
+use crate::manifest::PartitionKey;
+use crate::rows::RowBuilder;
+use crate::schema::{cold_schema, column};
+use crate::sink::PartSink;
+
+/// Rows are handed to the Parquet encoder once they measure this much, or are this many.
+const SLICE_BYTES: u64 = 1 << 20;
+const SLICE_ROWS: usize = 8192;
+/// Compressed batches may be far larger as rows: a row group ends at this multiple of its frame bytes, too.
+const EXPANSION_LIMIT: u64 = 4;
+/// Parquet numbers row groups in 15 bits.
+const MAX_ROW_GROUPS: u64 = 1 << 14;
+/// False positives of the key's bloom filter.
+const BLOOM_FALSE_POSITIVES: f64 = 0.01;
+
+/// How to write.
+#[derive(Debug, Clone)]
+pub(crate) struct WriteOptions {
+    pub(crate) row_group_bytes: u64,
+    pub(crate) zstd_level: i32,
+}
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Written {
+    pub(crate) chunks: Vec<ColdChunk>,
+    pub(crate) rows: u64,
+    pub(crate) file_bytes: u64,
+    pub(crate) file_crc32c: u32,
+    pub(crate) frame_bytes: u64,
+    pub(crate) min_timestamp_ns: u64,
+    pub(crate) max_timestamp_ns: u64,
+}
+
+/// What the first pass over a segment found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Surveyed {
+    /// Whether any record may have a key.
+    pub(crate) has_keys: bool,
+    pub(crate) frame_count: u64,
+}
+
+/// Compares every block with its checksum, and walks its frames' headers (COL-7).
+///
+/// # Errors
+/// [`CoolError::Damaged`] names the first block that is not sound.
+pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
+    let mut surveyed = Surveyed {
+        has_keys: false,
+        frame_count: 0,
+    };
+    let mut next = segment.base_offset;
+    for block in segment.blocks() {
+        segment
+            .verify_block(block)
+            .map_err(|error| damaged(segment, block.position, error.to_string()))?;
+        let mut walk = FrameWalk::new(segment.block_bytes(block), FrameLimits::UNLIMITED);
+        let at = |walk: &FrameWalk<'_>| block.position + walk.position() as u64;
+        loop {
+            let position = at(&walk);
+            let Some(frame) = walk.next() else { break };
+            let header = frame
+                .map_err(|error| damaged(segment, position, error.to_string()))?
+                .header;
+            if header.offset < next || header.end_offset() > segment.end_offset {
+                let what = format!(
+                    "offset {} is not in {next}..{}",
+                    header.offset, segment.end_offset
+                );
+                return Err(damaged(segment, position, what));
+            }
+            next = header.end_offset();
+            surveyed.frame_count += 1;
+            surveyed.has_keys |= header.key_bytes > 0 || header.kind == FrameKind::Batch;
+        }
+        if !walk.rest().is_empty() {
+            return Err(damaged(
+                segment,
+                at(&walk),
+                "the block ends inside a frame".to_owned(),
+            ));
+        }
+    }
+    Ok(surveyed)
+}
+
+fn damaged(segment: &SegmentView, position: u64, what: String) -> CoolError {
+    CoolError::Damaged {
+        path: segment.path().to_owned(),
+        position,
+        what,
+    }
+}
+
+/// Writes a surveyed segment's frames as a Parquet file into `sink`. Blocks; holds no more than a row group (COL-9).
+///
+/// # Errors
+/// [`CoolError::Damaged`], [`CoolError::Rows`] or [`CoolError::Parquet`].
+pub(crate) fn write_segment(
+    segment: &SegmentView,
+    surveyed: Surveyed,
+    key: &PartitionKey,
+    options: &WriteOptions,
+    sink: PartSink,
+) -> Result<Written, CoolError> {
+    let frame_bytes = segment.frame_bytes();
+    let row_group_bytes = options
+        .row_group_bytes
+        .max(frame_bytes.div_ceil(MAX_ROW_GROUPS));
+    let row_groups = frame_bytes.div_ceil(row_group_bytes).max(1);
+    let keys = surveyed
+        .has_keys
+        .then(|| (surveyed.frame_count / row_groups).max(1024));
+    let parquet = |source| CoolError::Parquet {
+        path: key.prefix().to_string(),
+        source,
+    };
+    let properties = properties(options.zstd_level, keys).map_err(parquet)?;
+    let writer = ArrowWriter::try_new(sink, cold_schema(), Some(properties)).map_err(parquet)?;
+    let mut file = FileWriter {
+        writer,
+        rows: RowBuilder::new(key.partition),
+        chunks: Vec::new(),
+        open: None,
+        row_group_bytes,
+    };
+    for block in segment.blocks() {
+        file.push_block(segment, block)
+            .map_err(|error| error.of(segment, key))?;
+    }
+    file.end_chunk().map_err(parquet)?;
+    let Written {
+        min_timestamp_ns,
+        max_timestamp_ns,
+        rows,
+        frame_bytes,
+        chunks,
+        ..
+    } = file.totals();
+    for (name, value) in [
+        ("basalt.topic", key.topic.to_string()),
+        ("basalt.topic_id", format!("{:016x}", key.topic_id)),
+        ("basalt.partition", key.partition.to_string()),
+        ("basalt.base_offset", segment.base_offset.to_string()),
+        ("basalt.end_offset", segment.end_offset.to_string()),
+    ] {
+        file.writer
+            .append_key_value_metadata(KeyValue::new(name.to_owned(), value));
+    }
+    let sink = file.writer.into_inner().map_err(parquet)?;
+    let (file_bytes, file_crc32c) = sink
+        .finish()
+        .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
+    Ok(Written {
+        chunks,
+        rows,
+        file_bytes,
+        file_crc32c,
+        frame_bytes,
+        min_timestamp_ns,
+        max_timestamp_ns,
+    })
+}
+
+/// A failure before it is known in which segment.
+enum PushError {
+    Frame {
+        position: u64,
+        what: String,
+    },
+    Rows {
+        offset: Offset,
+        source: crate::rows::RowError,
+    },
+    Parquet(ParquetError),
+}
+
+impl PushError {
+    fn of(self, segment: &SegmentView, key: &PartitionKey) -> CoolError {
+        match self {
+            Self::Frame { position, what } => damaged(segment, position, what),
+            Self::Rows { offset, source } => CoolError::Rows {
+                path: segment.path().to_owned(),
+                offset,
+                source,
+            },
+            Self::Parquet(source) => CoolError::Parquet {
+                path: key.prefix().to_string(),
+                source,
+            },
+        }
+    }
+}
+
+impl From<ParquetError> for PushError {
+    fn from(source: ParquetError) -> Self {
+        Self::Parquet(source)
+    }
+}
+
+struct FileWriter<W: Write + Send> {
+    writer: ArrowWriter<W>,
+    rows: RowBuilder,
+    chunks: Vec<ColdChunk>,
+    open: Option<OpenChunk>,
+    row_group_bytes: u64,
+}
+
+/// A row group that is being filled.
+struct OpenChunk {
+    chunk: ColdChunk,
+    has_batches: bool,
+    crc: Digest,
+    /// Bytes of values in the rows that were handed to the encoder.
+    encoded_value_bytes: u64,
+}
+
+impl<W: Write + Send> FileWriter<W> {
+    fn push_block(&mut self, segment: &SegmentView, block: &Block) -> Result<(), PushError> {
+        let bytes = segment.block_bytes(block);
+        let mut walk = FrameWalk::new(bytes, FrameLimits::UNLIMITED);
+        loop {
+            let start = walk.position();
+            let Some(frame) = walk.next() else { break };
+            let bad = |what| PushError::Frame {
+                position: block.position + start as u64,
+                what,
+            };
+            let frame = frame.map_err(|error| bad(error.to_string()))?;
+            let frame_bytes = bytes.get(start..walk.position()).unwrap_or_default();
+            self.push(&frame, frame_bytes)?;
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, frame: &Frame<'_>, bytes: &[u8]) -> Result<(), PushError> {
+        if self
+            .open
+            .as_ref()
+            .is_some_and(|open| self.is_full(open, bytes.len() as u64))
+        {
+            self.end_chunk()?;
+        }
+        let added = self
+            .rows
+            .push_measured(frame)
+            .map_err(|source| PushError::Rows {
+                offset: frame.header.offset,
+                source,
+            })?;
+        let row_group = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
+        let open = self
+            .open
+            .get_or_insert_with(|| OpenChunk::new(row_group, frame.header.offset));
+        open.crc.update(bytes);
+        open.has_batches |= frame.header.kind == FrameKind::Batch;
+        let chunk = &mut open.chunk;
+        chunk.end_offset = frame.header.end_offset();
+        chunk.frame_bytes += bytes.len() as u64;
+        chunk.rows += added.rows;
+        chunk.min_timestamp_ns = chunk.min_timestamp_ns.min(added.min_timestamp_ns);
+        chunk.max_timestamp_ns = chunk.max_timestamp_ns.max(added.max_timestamp_ns);
+        if self.rows.value_bytes() >= SLICE_BYTES || self.rows.row_count() >= SLICE_ROWS {
+            self.encode_rows()?;
+        }
+        Ok(())
+    }
+
+    fn is_full(&self, open: &OpenChunk, next_frame_bytes: u64) -> bool {
+        let value_bytes = open.encoded_value_bytes + self.rows.value_bytes();
+        open.chunk.frame_bytes.saturating_add(next_frame_bytes) > self.row_group_bytes
+            || value_bytes > self.row_group_bytes.saturating_mul(EXPANSION_LIMIT)
+    }
+
+    fn encode_rows(&mut self) -> Result<(), ParquetError> {
+        if let Some(open) = &mut self.open {
+            open.encoded_value_bytes += self.rows.value_bytes();
+        }
+        if self.rows.row_count() > 0 {
+            self.writer.write(&self.rows.finish())?;
+        }
+        Ok(())
+    }
+
+    fn end_chunk(&mut self) -> Result<(), ParquetError> {
+        self.encode_rows()?;
+        if let Some(open) = self.open.take() {
+            self.writer.flush()?;
+            self.chunks.push(open.close());
+        }
+        Ok(())
+    }
+
+    fn totals(&mut self) -> Written {
+        let chunks = std::mem::take(&mut self.chunks);
+        Written {
+            rows: chunks.iter().map(|chunk| chunk.rows).sum(),
+            file_bytes: 0,
+            file_crc32c: 0,
+            frame_bytes: chunks.iter().map(|chunk| chunk.frame_bytes).sum(),
+            min_timestamp_ns: chunks
+                .iter()
+                .map(|chunk| chunk.min_timestamp_ns)
+                .min()
+                .unwrap_or_default(),
+            max_timestamp_ns: chunks
+                .iter()
+                .map(|chunk| chunk.max_timestamp_ns)
+                .max()
+                .unwrap_or_default(),
+            chunks,
+        }
+    }
+}
+
+impl OpenChunk {
+    fn new(row_group: u32, base_offset: Offset) -> Self {
+        Self {
+            chunk: ColdChunk {
+                row_group,
+                base_offset,
+                end_offset: base_offset,
+                frame_bytes: 0,
+                rows: 0,
+                min_timestamp_ns: u64::MAX,
+                max_timestamp_ns: 0,
+                frames_crc32c: None,
+            },
+            has_batches: false,
+            crc: Digest::new(CrcAlgorithm::Crc32Iscsi),
+            encoded_value_bytes: 0,
+        }
+    }
+
+    fn close(self) -> ColdChunk {
+        let crc = (!self.has_batches).then(|| crc32_value(&self.crc));
+        ColdChunk {
+            frames_crc32c: crc,
+            ..self.chunk
+        }
+    }
+}
+
+/// The value of a 32-bit checksum, which the crate hands out in 64 bits.
+pub(crate) fn crc32_value(digest: &Digest) -> u32 {
+    u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
+}
+
+/// How the columns are written. `keys` is how many keys a row group may have, if there are any.
+fn properties(zstd_level: i32, keys: Option<u64>) -> Result<WriterProperties, ParquetError> {
+    let schema = cold_schema();
+    let path = |at: usize| ColumnPath::from(schema.field(at).name().as_str());
+    let mut builder = WriterProperties::builder()
+        .set_created_by(concat!("basalt ", env!("CARGO_PKG_VERSION")).to_owned())
+        .set_compression(Compression::ZSTD(ZstdLevel::try_new(zstd_level)?))
+        .set_max_row_group_row_count(None)
+        .set_max_row_group_bytes(None)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_sorting_columns(Some(vec![SortingColumn {
+            column_idx: i32::try_from(column::OFFSET).unwrap_or_default(),
+            descending: false,
+            nulls_first: false,
+        }]))
+        .set_column_statistics_enabled(path(column::PARTITION), EnabledStatistics::Chunk)
+        .set_column_dictionary_enabled(path(column::PAYLOAD), false);
+    for at in [
+        column::OFFSET,
+        column::TIMESTAMP,
+        column::TIMESTAMP_NS,
+        column::TIMESTAMP_MS,
+    ] {
+        builder = builder
+            .set_column_statistics_enabled(path(at), EnabledStatistics::Page)
+            .set_column_dictionary_enabled(path(at), false)
+            .set_column_encoding(path(at), Encoding::DELTA_BINARY_PACKED);
+    }
+    if let Some(keys) = keys {
+        builder = builder
+            .set_column_bloom_filter_enabled(path(column::KEY), true)
+            .set_column_bloom_filter_fpp(path(column::KEY), BLOOM_FALSE_POSITIVES)
+            .set_column_bloom_filter_max_ndv(path(column::KEY), keys);
+    }
+    Ok(builder.build())
+}
