@@ -1,0 +1,274 @@
+//! The bytes a peer has sent and nobody has used yet: bounded, timed, and grown only as bytes arrive.
+//!
+//! It knows lengths and deadlines, not formats: its user says how many bytes the item at the front needs.
+//!
+//! ING-2: capacity is at most twice what arrived or one read's worth, whatever length a peer claims; and what is beyond
+//! one read's worth is given back with the item it was for, before its share of the memory of all is.
+//! ING-4: an item once begun has a deadline, renewed with each [`RENEWAL_BYTES`] of it; between items there is none.
+
+use std::io;
+use std::time::Duration;
+
+use bytes::BufMut;
+use tokio::net::TcpStream;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use crate::ShutdownSignal;
+use crate::error::{ConnectionError, Refusal};
+use crate::shared::Shared;
+
+/// How much is taken from a socket before what came is worked on. What one append can hold, too.
+pub(crate) const READ_BYTES: usize = 1 << 20;
+/// The least that room is made for.
+const MIN_GROWTH_BYTES: usize = 16 << 10;
+/// Each so many bytes of one item renew its deadline: a slow link may send a large frame, a trickle may not.
+const RENEWAL_BYTES: usize = 1 << 20;
+/// Items beyond this draw on the memory that all connections share.
+const LARGE_ITEM_BYTES: usize = 1 << 20;
+/// A buffer of more than [`MIN_GROWTH_BYTES`] is given back after so long without a byte.
+const IDLE_SHRINK: Duration = Duration::from_secs(2);
+
+/// What waiting for input came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Filled {
+    /// More bytes are there.
+    More,
+    /// The peer will send no more, and nothing is half sent.
+    Eof,
+    /// The server is stopping; what is half sent stays unanswered.
+    Stopping,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    bytes: Vec<u8>,
+    start: usize,
+    /// When the item at the front must have come further, and how far.
+    deadline: Option<(Instant, usize)>,
+    large: Option<OwnedSemaphorePermit>,
+}
+
+impl Input {
+    /// An input that begins with what was read behind an opening.
+    pub(crate) fn new(bytes: Vec<u8>, start: usize) -> Self {
+        debug_assert!(start <= bytes.len());
+        Self {
+            bytes,
+            start,
+            deadline: None,
+            large: None,
+        }
+    }
+
+    pub(crate) fn unread(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+
+    /// Marks `count` bytes as used: the next item begins behind them, with its own deadline and share of memory.
+    pub(crate) fn consume(&mut self, count: usize) {
+        self.start = (self.start + count).min(self.bytes.len());
+        self.deadline = None;
+        if self.bytes.capacity() > READ_BYTES {
+            self.bytes.drain(..self.start);
+            self.start = 0;
+            self.bytes.shrink_to(READ_BYTES);
+        }
+        // Last: others may take this share at once, so that the memory must be free by then.
+        self.large = None;
+    }
+
+    /// Waits for bytes, then takes all that are there, up to [`READ_BYTES`] or the end of the item at the front.
+    /// `needed_bytes` is that item's length as far as is known, within the limits, and more than is there.
+    ///
+    /// # Errors
+    /// [`ConnectionError::FrameTimeout`], `Truncated` and `Io`; `Refused` as busy when the shared memory stays taken.
+    pub(crate) async fn fill(
+        &mut self,
+        stream: &TcpStream,
+        needed_bytes: usize,
+        shared: &Shared,
+        shutdown: &ShutdownSignal,
+    ) -> Result<Filled, ConnectionError> {
+        self.bytes.drain(..self.start);
+        self.start = 0;
+        if shutdown.is_triggered() {
+            return Ok(Filled::Stopping);
+        }
+        self.reserve_share(needed_bytes, shared).await?;
+        let target = needed_bytes.max(READ_BYTES);
+        loop {
+            match self.take_available(stream, target)? {
+                Taken::Some => return Ok(Filled::More),
+                Taken::Eof if self.bytes.is_empty() => return Ok(Filled::Eof),
+                Taken::Eof => {
+                    return Err(ConnectionError::Truncated {
+                        received_bytes: self.bytes.len(),
+                        needed_bytes,
+                    });
+                }
+                Taken::None => {}
+            }
+            tokio::select! {
+                biased;
+                readable = self.readable(stream, needed_bytes, shared.config.frame_timeout) => readable?,
+                () = shutdown.wait() => return Ok(Filled::Stopping),
+            }
+        }
+    }
+
+    async fn reserve_share(
+        &mut self,
+        needed_bytes: usize,
+        shared: &Shared,
+    ) -> Result<(), ConnectionError> {
+        if needed_bytes <= LARGE_ITEM_BYTES || self.large.is_some() {
+            return Ok(());
+        }
+        let limit = shared.config.frame_timeout;
+        let share = timeout(limit, shared.large_frames.take(needed_bytes)).await;
+        let Ok(Some(permit)) = share else {
+            let message = format!(
+                "no memory for a frame of {needed_bytes} bytes within {limit:?}: too many large ones"
+            );
+            return Err(Refusal::new(basalt_proto::ErrorKind::Busy, message).into());
+        };
+        self.large = Some(permit);
+        Ok(())
+    }
+
+    /// Reads until the socket is empty or `target` bytes are there.
+    fn take_available(&mut self, stream: &TcpStream, target: usize) -> io::Result<Taken> {
+        let before = self.bytes.len();
+        while self.bytes.len() < target {
+            if self.bytes.len() == self.bytes.capacity() {
+                // Doubling keeps the copying linear; exact, so that the last step does not overshoot a large frame.
+                let growth = self
+                    .bytes
+                    .len()
+                    .max(MIN_GROWTH_BYTES)
+                    .min(target - self.bytes.len());
+                self.bytes.reserve_exact(growth);
+            }
+            let room = (self.bytes.capacity() - self.bytes.len()).min(target - self.bytes.len());
+            match stream.try_read_buf(&mut (&mut self.bytes).limit(room)) {
+                // What came before the end is worked on first; the end is found again.
+                Ok(0) if self.bytes.len() > before => return Ok(Taken::Some),
+                Ok(0) => return Ok(Taken::Eof),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(if self.bytes.len() > before {
+            Taken::Some
+        } else {
+            Taken::None
+        })
+    }
+
+    async fn readable(
+        &mut self,
+        stream: &TcpStream,
+        needed_bytes: usize,
+        limit: Duration,
+    ) -> Result<(), ConnectionError> {
+        if !self.bytes.is_empty() {
+            let deadline = self.renewed_deadline(limit);
+            return match timeout_at(deadline, stream.readable()).await {
+                Ok(ready) => Ok(ready?),
+                Err(_) => {
+                    let received_bytes = self.bytes.len();
+                    Err(ConnectionError::FrameTimeout {
+                        limit,
+                        received_bytes,
+                        needed_bytes,
+                    })
+                }
+            };
+        }
+        if self.bytes.capacity() > MIN_GROWTH_BYTES {
+            if let Ok(ready) = timeout(IDLE_SHRINK, stream.readable()).await {
+                return Ok(ready?);
+            }
+            self.bytes = Vec::new();
+        }
+        Ok(stream.readable().await?)
+    }
+
+    fn renewed_deadline(&mut self, limit: Duration) -> Instant {
+        let received = self.bytes.len();
+        match self.deadline {
+            Some((deadline, renewed_at)) if received < renewed_at.saturating_add(RENEWAL_BYTES) => {
+                deadline
+            }
+            _ => {
+                let deadline = Instant::now() + limit;
+                self.deadline = Some((deadline, received));
+                deadline
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Taken {
+    Some,
+    None,
+    Eof,
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncWriteExt;
+
+    use super::*;
+    use crate::ShutdownTrigger;
+    use crate::tests::{patient, shared, stream_pair};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn memory_of_a_large_item_is_gone_when_its_share_is() {
+        let (_dir, shared) = shared(|_| {}).await;
+        let (mut peer, stream) = stream_pair().await;
+        let shutdown = ShutdownTrigger::new();
+        let (item_bytes, next) = (8 << 20, b"next");
+        let sending = tokio::spawn(async move {
+            peer.write_all(&vec![7; item_bytes]).await.unwrap();
+            peer.write_all(next).await.unwrap();
+            peer
+        });
+        let mut input = Input::default();
+        let fill_to = async |input: &mut Input, needed_bytes| {
+            while input.unread().len() < needed_bytes {
+                let signal = shutdown.signal();
+                let filled = input.fill(&stream, needed_bytes, &shared, &signal);
+                assert_eq!(patient(filled).await.unwrap(), Filled::More);
+            }
+        };
+        fill_to(&mut input, item_bytes).await;
+        assert!(input.large.is_some() && input.bytes.capacity() >= item_bytes);
+        input.consume(item_bytes);
+        assert!(input.large.is_none());
+        assert!(
+            input.bytes.capacity() <= READ_BYTES,
+            "{} bytes are kept without a share",
+            input.bytes.capacity()
+        );
+        fill_to(&mut input, next.len()).await;
+        assert_eq!(input.unread(), next);
+        drop(sending.await.unwrap());
+    }
+
+    #[test]
+    fn unread_bytes_survive_the_shrinking() {
+        let mut bytes = vec![1; 3 * READ_BYTES];
+        bytes.extend_from_slice(b"rest");
+        let mut input = Input::new(bytes, 10);
+        input.consume(3 * READ_BYTES - 10);
+        assert_eq!(input.unread(), b"rest");
+        assert!(input.bytes.capacity() <= READ_BYTES);
+        input.consume(1);
+        assert_eq!(input.unread(), b"est");
+    }
+}

@@ -1,0 +1,127 @@
+//! Bytes to a peer: from memory, or from a file by `sendfile(2)`. Each wait for a peer that takes nothing has an end.
+
+use std::io;
+use std::time::Duration;
+
+use basalt_log::FrameSlice;
+use rustix::net::SendFlags;
+use tokio::io::Interest;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::Counters;
+use crate::error::ConnectionError;
+
+/// The most one `sendfile` call is asked for; after each the task lets others run.
+pub(crate) const SLICE_BYTES: u64 = 1 << 20;
+
+/// The most that is sent from memory before others run.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// Whether more follows at once, so that the kernel may hold a short packet back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Then {
+    Nothing,
+    More,
+}
+
+/// The sending half of a connection.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output<'a> {
+    pub(crate) stream: &'a TcpStream,
+    pub(crate) send_timeout: Duration,
+    pub(crate) counters: &'a Counters,
+}
+
+impl Output<'_> {
+    /// Sends all of `bytes`.
+    ///
+    /// # Errors
+    /// [`ConnectionError::SendTimeout`] when the peer takes no byte for that long, `Io` when the socket fails.
+    pub(crate) async fn send(&self, mut bytes: &[u8], then: Then) -> Result<(), ConnectionError> {
+        let flags = match then {
+            Then::Nothing => SendFlags::NOSIGNAL,
+            Then::More => SendFlags::NOSIGNAL | SendFlags::MORE,
+        };
+        while !bytes.is_empty() {
+            let sent = self
+                .progress(|| Ok(rustix::net::send(self.stream, bytes, flags)?))
+                .await?;
+            bytes = &bytes[sent.min(bytes.len())..];
+        }
+        Ok(())
+    }
+
+    /// Sends the frames of `slice` from its file, without their bytes passing through this process. On a disk that is
+    /// no file (a simulated one) they are sent from memory, and counted as copied.
+    ///
+    /// # Errors
+    /// As [`Self::send`], and [`ConnectionError::FileTooShort`] when the file ends before its frames do.
+    pub(crate) async fn send_file(&self, slice: &FrameSlice) -> Result<(), ConnectionError> {
+        let Some(file) = slice.descriptor() else {
+            return self.send_counted(slice.bytes()).await;
+        };
+        let mut position = slice.position();
+        let mut left = slice.len();
+        while left > 0 {
+            let count = usize::try_from(left.min(SLICE_BYTES)).unwrap_or(usize::MAX);
+            let sent = self
+                .progress(|| {
+                    let mut at = position;
+                    Ok(rustix::fs::sendfile(
+                        self.stream,
+                        file,
+                        Some(&mut at),
+                        count,
+                    )?)
+                })
+                .await?;
+            if sent == 0 {
+                return Err(ConnectionError::FileTooShort {
+                    missing_bytes: left,
+                });
+            }
+            Counters::add(&self.counters.bytes_sendfile, sent as u64);
+            position += sent as u64;
+            left = left.saturating_sub(sent as u64);
+            if left > 0 {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends bytes of frames from memory.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(crate) async fn send_counted(&self, bytes: &[u8]) -> Result<(), ConnectionError> {
+        for piece in bytes.chunks(PIECE_BYTES) {
+            self.send(piece, Then::Nothing).await?;
+            Counters::add(&self.counters.bytes_copied, piece.len() as u64);
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// Runs `write` when the socket has room, and gives up when it has none for too long.
+    async fn progress(
+        &self,
+        mut write: impl FnMut() -> io::Result<usize>,
+    ) -> Result<usize, ConnectionError> {
+        let attempt = self.stream.async_io(Interest::WRITABLE, || {
+            loop {
+                match write() {
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    done => return done,
+                }
+            }
+        });
+        match timeout(self.send_timeout, attempt).await {
+            Ok(done) => Ok(done?),
+            Err(_) => Err(ConnectionError::SendTimeout {
+                limit: self.send_timeout,
+            }),
+        }
+    }
+}

@@ -1,0 +1,338 @@
+//! What each request but fetch does.
+
+use std::sync::Arc;
+
+use basalt_columnar::TieredPartition;
+use basalt_log::{Appended, Durability, Topic, TopicConfig};
+use basalt_proto::session::{
+    AckLevel, CommittedResponse, ConfigPairs, CoolTopicResponse, EmptyResponse, GroupEntry,
+    GroupsResponse, MetadataResponse, PartitionMetadata, ProduceRequest, ProduceResponse, Request,
+    ResponseBody, TopicMetadata,
+};
+use basalt_proto::{ErrorKind, GroupName, Offset, TopicName};
+use futures::FutureExt;
+use futures::future::BoxFuture;
+
+use super::{Answer, fetch};
+use crate::Counters;
+use crate::commit;
+use crate::error::Refusal;
+use crate::shared::Shared;
+
+/// Appends at once, in the order of the connection's requests; the answer waits for what the level demands (ING-1).
+pub(super) async fn produce<'a>(
+    shared: &'a Shared,
+    correlation_id: u32,
+    request: ProduceRequest<'_>,
+) -> BoxFuture<'a, Answer> {
+    let answered = request.ack != AckLevel::None;
+    match append(shared, &request).await {
+        Ok((partition, appended, durability)) if answered => {
+            acknowledge(shared, correlation_id, partition, appended, durability).boxed()
+        }
+        Ok(_) => std::future::ready(Answer::Nothing).boxed(),
+        Err(refusal) => {
+            shared.counters.refuse(refusal.kind, 1);
+            let answer = if answered {
+                Answer::refused(correlation_id, &refusal)
+            } else {
+                Answer::Nothing
+            };
+            std::future::ready(answer).boxed()
+        }
+    }
+}
+
+async fn append(
+    shared: &Shared,
+    request: &ProduceRequest<'_>,
+) -> Result<(Arc<TieredPartition>, Appended, Durability), Refusal> {
+    let batch = shared
+        .verifier
+        .whole(request.frames, &shared.config.limits)
+        .await?;
+    let partition = shared
+        .partition_or_create(&request.topic, request.partition)
+        .await?;
+    let durability = match request.ack {
+        AckLevel::None => Durability::None,
+        AckLevel::Os => Durability::Os,
+        AckLevel::Fsync => Durability::Fsync,
+        AckLevel::TopicDefault => shared.topic(&request.topic)?.config().durability.into(),
+    };
+    let appended = partition.hot().append(&batch, durability);
+    let appended = appended.map_err(|error| shared.append_refusal(&partition, error))?;
+    Counters::increment(&shared.counters.appends);
+    Counters::add(&shared.counters.frames_in, batch.frame_count() as u64);
+    Counters::add(&shared.counters.records_in, batch.record_count());
+    Counters::add(&shared.counters.bytes_in, batch.bytes().len() as u64);
+    Ok((partition, appended, durability))
+}
+
+async fn acknowledge(
+    shared: &Shared,
+    correlation_id: u32,
+    partition: Arc<TieredPartition>,
+    appended: Appended,
+    durability: Durability,
+) -> Answer {
+    let durable = partition.hot().acknowledged(&appended, durability).await;
+    let response = ProduceResponse {
+        base_offset: appended.base_offset,
+        end_offset: appended.end_offset,
+    };
+    respond(
+        shared,
+        correlation_id,
+        durable
+            .map(|()| response)
+            .map_err(|error| shared.append_refusal(&partition, error)),
+    )
+}
+
+fn respond(
+    shared: &Shared,
+    correlation_id: u32,
+    result: Result<impl ResponseBody, Refusal>,
+) -> Answer {
+    match result {
+        Ok(body) => Answer::ok(correlation_id, &body),
+        Err(refusal) => {
+            shared.counters.refuse(refusal.kind, 1);
+            Answer::refused(correlation_id, &refusal)
+        }
+    }
+}
+
+/// The future that answers a request which is neither produce nor fetch.
+pub(super) fn answer<'a>(
+    shared: &'a Shared,
+    id: u32,
+    request: Request<'_>,
+) -> BoxFuture<'a, Answer> {
+    match request {
+        // Both are served before they get here.
+        Request::Produce(_) | Request::Fetch(_) => {
+            let refusal = Refusal::new(ErrorKind::Internal, "the request came to the wrong place");
+            std::future::ready(Answer::refused(id, &refusal)).boxed()
+        }
+        Request::Ping => std::future::ready(Answer::ok(id, &EmptyResponse)).boxed(),
+        Request::ListOffsets(request) => {
+            async move { respond(shared, id, fetch::list_offsets(shared, &request).await) }.boxed()
+        }
+        Request::Metadata { topics } => {
+            async move { respond(shared, id, metadata(shared, &topics)) }.boxed()
+        }
+        Request::Commit {
+            group,
+            topic,
+            partition,
+            offset,
+        } => async move {
+            let stored = commit::store(shared, &group, &topic, partition, offset).await;
+            respond(shared, id, stored.map(|()| EmptyResponse))
+        }
+        .boxed(),
+        Request::Committed {
+            group,
+            topic,
+            partition,
+        } => {
+            let offset = shared
+                .log
+                .log()
+                .groups()
+                .committed(&group, &topic, partition);
+            std::future::ready(Answer::ok(id, &CommittedResponse { offset })).boxed()
+        }
+        Request::CreateTopic {
+            topic,
+            partitions,
+            config,
+        } => async move {
+            respond(
+                shared,
+                id,
+                create_topic(shared, topic, partitions, &config).await,
+            )
+        }
+        .boxed(),
+        Request::DeleteTopic { topic } => {
+            async move { respond(shared, id, delete_topic(shared, topic).await) }.boxed()
+        }
+        Request::AlterTopic { topic, config } => {
+            async move { respond(shared, id, alter_topic(shared, topic, &config).await) }.boxed()
+        }
+        Request::CoolTopic { topic, wait } => {
+            async move { respond(shared, id, cool_topic(shared, topic, wait).await) }.boxed()
+        }
+        Request::Groups { group } => {
+            async move { respond(shared, id, Ok(groups(shared, group.as_ref()))) }.boxed()
+        }
+    }
+}
+
+fn metadata(shared: &Shared, names: &[TopicName]) -> Result<MetadataResponse, Refusal> {
+    let topics: Vec<Arc<Topic>> = if names.is_empty() {
+        shared.log.log().topics()
+    } else {
+        names
+            .iter()
+            .map(|name| shared.topic(name))
+            .collect::<Result<_, _>>()?
+    };
+    let mut topics: Vec<TopicMetadata> =
+        topics.iter().map(|topic| describe(shared, topic)).collect();
+    topics.sort_by(|a, b| a.topic.cmp(&b.topic));
+    Ok(MetadataResponse { topics })
+}
+
+fn describe(shared: &Shared, topic: &Topic) -> TopicMetadata {
+    let partitions = shared.log.topic_partitions(topic.name());
+    let describe = |partition: &Arc<TieredPartition>| {
+        let bounds = partition.bounds();
+        PartitionMetadata {
+            partition: partition.hot().id(),
+            log_start_offset: bounds.log_start_offset,
+            cold_end_offset: bounds.cold_end_offset,
+            high_watermark: bounds.high_watermark,
+            log_end_offset: bounds.log_end_offset,
+            hot_bytes: bounds.hot_bytes,
+            cold_bytes: bounds.cold_bytes,
+        }
+    };
+    TopicMetadata {
+        topic: topic.name().clone(),
+        topic_id: topic.id().0,
+        config: topic.config().to_pairs(),
+        partitions: partitions.iter().map(describe).collect(),
+    }
+}
+
+fn groups(shared: &Shared, only: Option<&GroupName>) -> GroupsResponse {
+    let mut groups = Vec::new();
+    for (group, topic, partition, committed) in shared.log.log().groups().list() {
+        if only.is_some_and(|only| *only != group) {
+            continue;
+        }
+        // Of a topic that is gone nothing can be read.
+        let high_watermark = shared
+            .log
+            .partition(&topic, partition)
+            .map_or(Offset::ZERO, |found| found.bounds().high_watermark);
+        groups.push(GroupEntry {
+            group,
+            topic,
+            partition,
+            committed,
+            high_watermark,
+        });
+    }
+    groups
+        .sort_by(|a, b| (&a.group, &a.topic, a.partition).cmp(&(&b.group, &b.topic, b.partition)));
+    GroupsResponse { groups }
+}
+
+async fn create_topic(
+    shared: &Shared,
+    topic: TopicName,
+    partitions: u32,
+    config: &ConfigPairs,
+) -> Result<EmptyResponse, Refusal> {
+    let config = changed(&shared.log.log().config().topic_defaults, config)?;
+    let log = Arc::clone(&shared.log);
+    blocking(move || log.create_topic(&topic, partitions, config).map(drop)).await??;
+    Ok(EmptyResponse)
+}
+
+async fn alter_topic(
+    shared: &Shared,
+    topic: TopicName,
+    config: &ConfigPairs,
+) -> Result<EmptyResponse, Refusal> {
+    let config = changed(&shared.topic(&topic)?.config(), config)?;
+    let log = Arc::clone(&shared.log);
+    blocking(move || log.log().alter_topic(&topic, config).map(drop)).await??;
+    Ok(EmptyResponse)
+}
+
+fn changed(config: &TopicConfig, pairs: &ConfigPairs) -> Result<TopicConfig, Refusal> {
+    let pairs = pairs
+        .iter()
+        .map(|(key, value)| (key.as_str(), value.as_str()));
+    let changed = config.clone().with_pairs(pairs);
+    changed.map_err(|error| Refusal::new(ErrorKind::InvalidConfig, error.to_string()))
+}
+
+async fn delete_topic(shared: &Shared, topic: TopicName) -> Result<EmptyResponse, Refusal> {
+    shared.topic(&topic)?;
+    let (log, deletions) = (Arc::clone(&shared.log), shared.deletions.clone());
+    detached(async move {
+        let deleted = log.delete_topic(&topic).await;
+        // Here, so that those who wait are told although the peer that asked is gone; and also after a failure: the
+        // topic may be gone although its files are not.
+        deletions.send_modify(|count| *count += 1);
+        deleted
+    })
+    .await??;
+    Ok(EmptyResponse)
+}
+
+async fn cool_topic(
+    shared: &Shared,
+    topic: TopicName,
+    wait: bool,
+) -> Result<CoolTopicResponse, Refusal> {
+    shared.topic(&topic)?;
+    let log = Arc::clone(&shared.log);
+    let report = detached(async move { log.cool_topic(&topic, wait).await }).await??;
+    Ok(CoolTopicResponse {
+        segment_count: report.segments,
+        row_count: report.rows,
+        bytes_in: report.bytes_in,
+        bytes_out: report.bytes_out,
+    })
+}
+
+/// Runs what writes and syncs files on a thread that serves no sockets.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|error| Refusal::new(ErrorKind::Internal, error.to_string()))
+}
+
+/// Runs what must not be cut in the middle when the peer goes away.
+async fn detached<T: Send + 'static>(
+    work: impl Future<Output = T> + Send + 'static,
+) -> Result<T, Refusal> {
+    tokio::spawn(work)
+        .await
+        .map_err(|error| Refusal::new(ErrorKind::Internal, error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Poll;
+
+    use super::*;
+    use crate::tests::{patient, shared};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn deletion_is_told_although_the_peer_that_asked_is_gone() {
+        let (_dir, shared) = shared(|_| {}).await;
+        let topic = TopicName::new("t").unwrap();
+        let (log, name) = (Arc::clone(&shared.log), topic.clone());
+        blocking(move || log.log().topic_or_create(&name).map(drop))
+            .await
+            .unwrap()
+            .unwrap();
+        let mut deletions = shared.deletions.subscribe();
+        {
+            let mut deleting = std::pin::pin!(delete_topic(&shared, topic));
+            assert!(matches!(futures::poll!(&mut deleting), Poll::Pending));
+        }
+        patient(deletions.changed()).await.unwrap();
+    }
+}

@@ -1,0 +1,46 @@
+//! Who calls, told from the first byte of a connection, which is peeked at and stays in the socket.
+//!
+//! | first byte | caller |
+//! |---|---|
+//! | `01` to `04` | native (see [`basalt_proto::Opening`]) |
+//! | a letter | HTTP/1 or HTTP/2 |
+//! | `00` | Kafka: the length of its first request |
+//! | `16` | TLS |
+//! | anything else | nobody known |
+
+/// Who calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Caller {
+    Native,
+    Http,
+    Unknown { hint: &'static str },
+}
+
+pub(crate) const fn caller(first_byte: u8) -> Caller {
+    match first_byte {
+        0x01..=0x04 => Caller::Native,
+        b'A'..=b'Z' | b'a'..=b'z' => Caller::Http,
+        0x00 => Caller::Unknown { hint: " (Kafka?)" },
+        0x16 => Caller::Unknown { hint: " (TLS?)" },
+        _ => Caller::Unknown { hint: "" },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_byte_decides() {
+        assert_eq!(caller(0x01), Caller::Native);
+        assert_eq!(caller(0x04), Caller::Native);
+        assert_eq!(caller(b'G'), Caller::Http);
+        assert_eq!(caller(b'p'), Caller::Http);
+        for unknown in [0x00, 0x05, 0x16, b'@', b'[', b'`', b'{', 0x80, 0xff] {
+            assert!(
+                matches!(caller(unknown), Caller::Unknown { .. }),
+                "{unknown:#04x}"
+            );
+        }
+    }
+}
