@@ -1,1 +1,71 @@
 //! SQL over hot and cold records, served as Arrow Flight SQL.
+//!
+//! Start with [`QueryEngine`]: it takes a [`basalt_columnar::TieredLog`] and answers one statement at a time as a
+//! [`QueryStream`] of Arrow batches, or serves them all as a tonic service, [`QueryEngine::flight_service`].
+//!
+//! Every topic is a table of schema `public`, named exactly as the topic, with the columns `_partition INT`,
+//! `_offset BIGINT`, `_timestamp TIMESTAMP(ns, UTC)`, `_key BINARY`, `_headers LIST<STRUCT<key, value>>`,
+//! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions` and
+//! `segments`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
+//!
+//! This crate knows no protocol but Flight SQL, no file names and no network but what tonic hands it: where records lie,
+//! and where hot and cold meet, is the tiered log's to say.
+//!
+//! Invariants, each named where it is kept and tested:
+//! - **QRY-1** JSON functions give NULL where there is no such JSON, never an error (`json`).
+//! - **QRY-2** announced schemas are streamed schemas, in plain types (`edge`).
+//! - **QRY-3** one snapshot a topic a query (`snapshot`).
+//! - **QRY-4** pruning leaves out only what cannot match (`prune`).
+//! - **QRY-5** rows from the log start on, the same hot and cold (`topic_table`).
+//! - **QRY-6** one odd record does not fail a text predicate for all others (`text_rewrite`).
+//! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
+//! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
+//!
+//! ```no_run
+//! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
+//! use basalt_query::{QueryConfig, QueryEngine};
+//! use futures::StreamExt;
+//!
+//! let engine = QueryEngine::new(log, QueryConfig::default())?;
+//! let mut rows = engine.query("SELECT count(*) FROM flights WHERE _payload->>'carrier' = 'UA'").await?;
+//! while let Some(batch) = rows.next().await {
+//!     println!("{:?}", batch?);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod config;
+mod counters;
+mod error;
+
+mod engine;
+mod parse;
+mod stream;
+
+mod catalog;
+mod snapshot;
+mod sys_tables;
+mod topic_table;
+mod yielding;
+
+mod cold_scan;
+mod hot_scan;
+mod prune;
+
+mod edge;
+mod json;
+mod text_rewrite;
+
+mod flight;
+
+pub use config::QueryConfig;
+pub use counters::QueryCounters;
+pub use engine::QueryEngine;
+pub use error::QueryError;
+pub use flight::FlightSql;
+pub use stream::QueryStream;
+
+#[cfg(test)]
+mod tests;

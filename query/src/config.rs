@@ -1,0 +1,31 @@
+//! What queries may use.
+
+use std::time::Duration;
+
+/// Limits of the query engine.
+#[derive(Debug, Clone)]
+pub struct QueryConfig {
+    /// Bytes that all running queries together may hold in sorts, joins and aggregates before they spill to disk or are
+    /// refused. Default 1 GiB; below 64 MiB ordinary aggregates over many groups are refused.
+    pub memory_bytes: usize,
+    /// Longest a query may run, from its arrival to its last row: a client that reads slowly uses it up too. Default
+    /// 5 minutes.
+    pub timeout: Duration,
+    /// Rows in a batch. Default 8192; fewer give the first row sooner, more cost less a row. Where rows are very wide,
+    /// fewer are taken.
+    pub batch_rows: usize,
+    /// Parallel streams of one query, and threads that all queries share. Default: the number of processors.
+    pub target_partitions: usize,
+}
+
+impl Default for QueryConfig {
+    fn default() -> Self {
+        Self {
+            memory_bytes: 1 << 30,
+            timeout: Duration::from_secs(300),
+            batch_rows: 8192,
+            target_partitions: std::thread::available_parallelism()
+                .map_or(1, std::num::NonZero::get),
+        }
+    }
+}

@@ -1,0 +1,431 @@
+//! Flight SQL's calls, each a few lines over the engine.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow::array::RecordBatch;
+use arrow::datatypes::Schema;
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_server::FlightService;
+use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
+use arrow_flight::sql::{
+    ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest,
+    ActionCreatePreparedStatementResult, Any, CommandGetCatalogs, CommandGetCrossReference,
+    CommandGetDbSchemas, CommandGetExportedKeys, CommandGetImportedKeys, CommandGetPrimaryKeys,
+    CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables, CommandGetXdbcTypeInfo,
+    CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest,
+    CommandStatementQuery, CommandStatementUpdate, ProstMessageExt, SqlInfo, TicketStatementQuery,
+};
+use arrow_flight::{
+    Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
+    HandshakeResponse, IpcMessage, SchemaAsIpc, Ticket,
+};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use prost::Message;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::metadata::MetadataCommand;
+use super::{handshake, ticket};
+use crate::QueryEngine;
+use crate::edge::split_by_bytes;
+
+/// Bytes of a batch that goes out in one message: below the 4 MiB that clients take by default, with room for what
+/// surrounds it. A single row that is larger goes out alone.
+const MESSAGE_BYTES: usize = 3 << 20;
+
+/// The action with which drivers say that they are done. There is nothing to end.
+const CLOSE_SESSION: &str = "CloseSession";
+
+/// Answer to [`CLOSE_SESSION`], which arrow-flight has no type for.
+#[derive(Clone, PartialEq, Message)]
+struct CloseSessionResult {
+    /// 1: closed.
+    #[prost(int32, tag = "1")]
+    status: i32,
+}
+
+type DoGetStream = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>;
+type DoGetResponse = Result<Response<DoGetStream>, Status>;
+type InfoResponse = Result<Response<FlightInfo>, Status>;
+
+/// Answers Flight SQL from an engine.
+pub(super) struct FlightSqlServer {
+    engine: Arc<QueryEngine>,
+}
+
+impl FlightSqlServer {
+    pub(super) fn new(engine: Arc<QueryEngine>) -> Self {
+        Self { engine }
+    }
+
+    async fn rows_of(&self, sql: &str) -> DoGetResponse {
+        let rows = self
+            .engine
+            .query(sql)
+            .await
+            .map_err(|error| error.status())?;
+        let schema = rows.schema();
+        let pieces = rows
+            .map_err(|error| FlightError::Tonic(Box::new(error.status())))
+            .map_ok(|batch| {
+                let mut pieces = Vec::new();
+                split_by_bytes(batch, MESSAGE_BYTES, &mut pieces);
+                stream::iter(pieces.into_iter().map(Ok))
+            })
+            .try_flatten();
+        let data = FlightDataEncoderBuilder::new()
+            .with_schema(schema)
+            // Cut above, by what rows really hold.
+            .with_max_flight_data_size(usize::MAX)
+            .build(pieces)
+            .map_err(Status::from);
+        Ok(Response::new(Box::pin(data)))
+    }
+
+    async fn rows_of_metadata(&self, command: impl MetadataCommand) -> DoGetResponse {
+        Ok(Response::new(encoded(command.rows(&self.engine).await?)))
+    }
+}
+
+fn encoded(batch: RecordBatch) -> DoGetStream {
+    let schema = batch.schema();
+    let data = FlightDataEncoderBuilder::new()
+        .with_schema(schema)
+        .build(stream::iter([Ok(batch)]));
+    Box::pin(data.map_err(Status::from))
+}
+
+/// Announces rows of `schema`, to be had from the one endpoint with a ticket that is `message`.
+fn announce(
+    schema: &Schema,
+    message: &impl ProstMessageExt,
+    request: Request<FlightDescriptor>,
+) -> InfoResponse {
+    let ticket = Ticket::new(message.as_any().encode_to_vec());
+    let info = FlightInfo::new()
+        .try_with_schema(schema)
+        .map_err(|error| Status::internal(error.to_string()))?
+        .with_endpoint(FlightEndpoint::new().with_ticket(ticket))
+        .with_descriptor(request.into_inner());
+    Ok(Response::new(info))
+}
+
+fn announce_metadata(
+    command: &impl MetadataCommand,
+    request: Request<FlightDescriptor>,
+) -> InfoResponse {
+    announce(&command.schema(), command, request)
+}
+
+fn ipc_schema(schema: &Schema) -> Result<Bytes, Status> {
+    let message = IpcMessage::try_from(SchemaAsIpc::new(schema, &Default::default()));
+    message
+        .map(|IpcMessage(bytes)| bytes)
+        .map_err(|error| Status::internal(error.to_string()))
+}
+
+fn read_only() -> Status {
+    Status::invalid_argument(
+        "only statements that read are allowed: records are produced over the native protocol",
+    )
+}
+
+#[tonic::async_trait]
+impl FlightSqlService for FlightSqlServer {
+    type FlightService = Self;
+
+    async fn do_handshake(
+        &self,
+        request: Request<Streaming<HandshakeRequest>>,
+    ) -> Result<
+        Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>,
+        Status,
+    > {
+        let answer = handshake::answer(request.metadata())?;
+        Ok(answer.map(|message| stream::iter([Ok(message)]).boxed() as _))
+    }
+
+    async fn get_flight_info_statement(
+        &self,
+        query: CommandStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        let description = self
+            .engine
+            .describe(&query.query)
+            .await
+            .map_err(|error| error.status())?;
+        let statement = TicketStatementQuery {
+            statement_handle: ticket::encode(&query.query),
+        };
+        announce(&description.schema, &statement, request)
+    }
+
+    async fn do_get_statement(
+        &self,
+        statement: TicketStatementQuery,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of(ticket::decode(&statement.statement_handle)?)
+            .await
+    }
+
+    async fn do_action_create_prepared_statement(
+        &self,
+        query: ActionCreatePreparedStatementRequest,
+        _request: Request<Action>,
+    ) -> Result<ActionCreatePreparedStatementResult, Status> {
+        let description = self
+            .engine
+            .describe(&query.query)
+            .await
+            .map_err(|error| error.status())?;
+        Ok(ActionCreatePreparedStatementResult {
+            prepared_statement_handle: ticket::encode(&query.query),
+            dataset_schema: ipc_schema(&description.schema)?,
+            parameter_schema: ipc_schema(&Schema::empty())?,
+        })
+    }
+
+    async fn do_action_close_prepared_statement(
+        &self,
+        _query: ActionClosePreparedStatementRequest,
+        _request: Request<Action>,
+    ) -> Result<(), Status> {
+        Ok(())
+    }
+
+    async fn get_flight_info_prepared_statement(
+        &self,
+        query: CommandPreparedStatementQuery,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        let sql = ticket::decode(&query.prepared_statement_handle)?;
+        let description = self
+            .engine
+            .describe(sql)
+            .await
+            .map_err(|error| error.status())?;
+        announce(&description.schema, &query, request)
+    }
+
+    async fn do_get_prepared_statement(
+        &self,
+        query: CommandPreparedStatementQuery,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of(ticket::decode(&query.prepared_statement_handle)?)
+            .await
+    }
+
+    async fn do_put_statement_update(
+        &self,
+        _command: CommandStatementUpdate,
+        _request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        Err(read_only())
+    }
+
+    async fn do_put_statement_ingest(
+        &self,
+        _command: CommandStatementIngest,
+        _request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        Err(read_only())
+    }
+
+    async fn do_put_prepared_statement_update(
+        &self,
+        _command: CommandPreparedStatementUpdate,
+        _request: Request<PeekableFlightDataStream>,
+    ) -> Result<i64, Status> {
+        Err(read_only())
+    }
+
+    async fn do_action_fallback(
+        &self,
+        request: Request<Action>,
+    ) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
+        let action = request.into_inner().r#type;
+        if action != CLOSE_SESSION {
+            return Err(Status::unimplemented(format!(
+                "there is no action {action:?}"
+            )));
+        }
+        let closed = arrow_flight::Result {
+            body: CloseSessionResult { status: 1 }.encode_to_vec().into(),
+        };
+        Ok(Response::new(stream::iter([Ok(closed)]).boxed()))
+    }
+
+    async fn do_get_fallback(&self, _request: Request<Ticket>, message: Any) -> DoGetResponse {
+        Err(Status::unimplemented(format!(
+            "there are no rows for a ticket of {:?}",
+            message.type_url
+        )))
+    }
+
+    async fn get_flight_info_catalogs(
+        &self,
+        query: CommandGetCatalogs,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_catalogs(
+        &self,
+        query: CommandGetCatalogs,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_schemas(
+        &self,
+        query: CommandGetDbSchemas,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_schemas(
+        &self,
+        query: CommandGetDbSchemas,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_tables(
+        &self,
+        query: CommandGetTables,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_tables(
+        &self,
+        query: CommandGetTables,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_table_types(
+        &self,
+        query: CommandGetTableTypes,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_table_types(
+        &self,
+        query: CommandGetTableTypes,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_sql_info(
+        &self,
+        query: CommandGetSqlInfo,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_sql_info(
+        &self,
+        query: CommandGetSqlInfo,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_primary_keys(
+        &self,
+        query: CommandGetPrimaryKeys,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_primary_keys(
+        &self,
+        query: CommandGetPrimaryKeys,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_exported_keys(
+        &self,
+        query: CommandGetExportedKeys,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_exported_keys(
+        &self,
+        query: CommandGetExportedKeys,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_imported_keys(
+        &self,
+        query: CommandGetImportedKeys,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_imported_keys(
+        &self,
+        query: CommandGetImportedKeys,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_cross_reference(
+        &self,
+        query: CommandGetCrossReference,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_cross_reference(
+        &self,
+        query: CommandGetCrossReference,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn get_flight_info_xdbc_type_info(
+        &self,
+        query: CommandGetXdbcTypeInfo,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        announce_metadata(&query, request)
+    }
+
+    async fn do_get_xdbc_type_info(
+        &self,
+        query: CommandGetXdbcTypeInfo,
+        _request: Request<Ticket>,
+    ) -> DoGetResponse {
+        self.rows_of_metadata(query).await
+    }
+
+    async fn register_sql_info(&self, _id: i32, _result: &SqlInfo) {}
+}

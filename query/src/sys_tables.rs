@@ -1,0 +1,338 @@
+//! `sys.topics`, `sys.partitions` and `sys.segments`: the server's state as tables.
+
+use std::sync::Arc;
+
+use arrow::array::{
+    ArrayRef, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringBuilder,
+    TimestampNanosecondBuilder,
+};
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
+use async_trait::async_trait;
+use basalt_columnar::{ColdFile, PartitionSnapshot, sql_timestamp_ns};
+use basalt_log::SegmentView;
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::datasource::memory::MemorySourceConfig;
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr, TableType};
+use datafusion::physical_plan::ExecutionPlan;
+
+use crate::snapshot::QuerySnapshots;
+
+/// The tables of schema `sys`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SysTableKind {
+    /// A row a topic.
+    Topics,
+    /// A row a partition, with its bounds.
+    Partitions,
+    /// A row a hot segment and a cold file.
+    Segments,
+}
+
+impl SysTableKind {
+    pub(crate) const ALL: [Self; 3] = [Self::Topics, Self::Partitions, Self::Segments];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Topics => "topics",
+            Self::Partitions => "partitions",
+            Self::Segments => "segments",
+        }
+    }
+
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    pub(crate) fn schema(self) -> SchemaRef {
+        let text = |name: &str| Field::new(name, DataType::Utf8, false);
+        let count = |name: &str| Field::new(name, DataType::Int64, false);
+        let partition = || Field::new("partition", DataType::Int32, false);
+        let stamp = |name: &str| {
+            Field::new(
+                name,
+                DataType::Timestamp(TimeUnit::Nanosecond, Some("UTC".into())),
+                true,
+            )
+        };
+        let setting = |name: &str| Field::new(name, DataType::Utf8, true);
+        let fields = match self {
+            Self::Topics => {
+                let mut fields = vec![
+                    text("topic"),
+                    text("topic_id"),
+                    Field::new("partition_count", DataType::Int32, false),
+                ];
+                fields.extend(SETTINGS.iter().map(|name| setting(name)));
+                fields
+            }
+            Self::Partitions => vec![
+                text("topic"),
+                partition(),
+                count("log_start_offset"),
+                count("cold_end_offset"),
+                count("high_watermark"),
+                count("log_end_offset"),
+                count("hot_bytes"),
+                count("cold_bytes"),
+            ],
+            Self::Segments => vec![
+                text("topic"),
+                partition(),
+                text("tier"),
+                count("base_offset"),
+                count("end_offset"),
+                count("frame_bytes"),
+                count("file_bytes"),
+                stamp("min_timestamp"),
+                stamp("max_timestamp"),
+                stamp("appended_at"),
+                Field::new("sealed", DataType::Boolean, false),
+                text("path"),
+            ],
+        };
+        Arc::new(Schema::new(fields))
+    }
+}
+
+/// The topic settings shown, by the names they are set with; NULL where the server's default holds.
+const SETTINGS: [&str; 6] = [
+    "durability",
+    "segment_bytes",
+    "retention_bytes",
+    "retention_age_ms",
+    "hot_bytes",
+    "hot_age_ms",
+];
+
+/// One of the tables, as one query sees it.
+#[derive(Debug)]
+pub(crate) struct SysTable {
+    kind: SysTableKind,
+    snapshots: Arc<QuerySnapshots>,
+}
+
+impl SysTable {
+    pub(crate) fn new(kind: SysTableKind, snapshots: Arc<QuerySnapshots>) -> Self {
+        Self { kind, snapshots }
+    }
+
+    fn rows(&self) -> Result<RecordBatch> {
+        let columns = match self.kind {
+            SysTableKind::Topics => topics(&self.snapshots),
+            SysTableKind::Partitions => partitions(&self.snapshots),
+            SysTableKind::Segments => segments(&self.snapshots),
+        };
+        Ok(RecordBatch::try_new(self.kind.schema(), columns)?)
+    }
+}
+
+#[async_trait]
+impl TableProvider for SysTable {
+    fn schema(&self) -> SchemaRef {
+        self.kind.schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    async fn scan(
+        &self,
+        _state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        _filters: &[Expr],
+        _limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let rows = self.rows()?;
+        let schema = rows.schema();
+        Ok(MemorySourceConfig::try_new_exec(
+            &[vec![rows]],
+            schema,
+            projection.cloned(),
+        )?)
+    }
+}
+
+fn topics(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
+    let mut names = StringBuilder::new();
+    let mut ids = StringBuilder::new();
+    let mut partition_counts = Int32Builder::new();
+    let mut settings: Vec<StringBuilder> = SETTINGS.iter().map(|_| StringBuilder::new()).collect();
+    let mut topics = snapshots.log().log().topics();
+    topics.sort_by(|a, b| a.name().cmp(b.name()));
+    for topic in topics {
+        names.append_value(topic.name().as_str());
+        ids.append_value(format!("{:016x}", topic.id().0));
+        partition_counts.append_value(i32::try_from(topic.partitions().len()).unwrap_or(i32::MAX));
+        let pairs = topic.config().to_pairs();
+        for (setting, column) in SETTINGS.iter().zip(&mut settings) {
+            let value = pairs
+                .iter()
+                .find(|(name, value)| name == setting && !value.is_empty());
+            column.append_option(value.map(|(_, value)| value.as_str()));
+        }
+    }
+    let mut columns: Vec<ArrayRef> = vec![
+        Arc::new(names.finish()),
+        Arc::new(ids.finish()),
+        Arc::new(partition_counts.finish()),
+    ];
+    columns.extend(
+        settings
+            .into_iter()
+            .map(|mut column| Arc::new(column.finish()) as ArrayRef),
+    );
+    columns
+}
+
+fn partitions(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
+    let mut names = StringBuilder::new();
+    let mut ids = Int32Builder::new();
+    let mut numbers: [Int64Builder; 6] = std::array::from_fn(|_| Int64Builder::new());
+    for name in snapshots.topic_names() {
+        for partition in snapshots.log().topic_partitions(&name) {
+            let bounds = partition.bounds();
+            names.append_value(name.as_str());
+            ids.append_value(int(partition.hot().id().0));
+            let values = [
+                bounds.log_start_offset.0,
+                bounds.cold_end_offset.0,
+                bounds.high_watermark.0,
+                bounds.log_end_offset.0,
+                bounds.hot_bytes,
+                bounds.cold_bytes,
+            ];
+            for (column, value) in numbers.iter_mut().zip(values) {
+                column.append_value(bigint(value));
+            }
+        }
+    }
+    let mut columns: Vec<ArrayRef> = vec![Arc::new(names.finish()), Arc::new(ids.finish())];
+    columns.extend(
+        numbers
+            .into_iter()
+            .map(|mut column| Arc::new(column.finish()) as ArrayRef),
+    );
+    columns
+}
+
+fn segments(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
+    let mut rows = SegmentRows::default();
+    for name in snapshots.topic_names() {
+        for partition in snapshots.topic(&name).iter() {
+            for file in &partition.cold {
+                rows.push_cold(partition, file);
+            }
+            for view in &partition.hot {
+                rows.push_hot(partition, view);
+            }
+        }
+    }
+    rows.finish()
+}
+
+#[derive(Default)]
+struct SegmentRows {
+    topics: StringBuilder,
+    partitions: Int32Builder,
+    tiers: StringBuilder,
+    numbers: [Int64Builder; 4],
+    stamps: [TimestampNanosecondBuilder; 3],
+    sealed: BooleanBuilder,
+    paths: StringBuilder,
+}
+
+impl SegmentRows {
+    fn push_cold(&mut self, partition: &PartitionSnapshot, file: &ColdFile) {
+        self.push(
+            partition,
+            "cold",
+            [
+                file.base_offset.0,
+                file.end_offset.0,
+                file.frame_bytes,
+                file.file_bytes,
+            ],
+        );
+        self.push_stamps([
+            Some(file.min_timestamp_ns),
+            Some(file.max_timestamp_ns),
+            Some(file.appended_at_ns),
+        ]);
+        self.sealed.append_value(true);
+        self.paths.append_value(file.path.as_ref());
+    }
+
+    fn push_hot(&mut self, partition: &PartitionSnapshot, view: &SegmentView) {
+        let frame_bytes = view.frame_bytes();
+        self.push(
+            partition,
+            "hot",
+            [
+                view.base_offset.0,
+                view.end_offset.0,
+                frame_bytes,
+                frame_bytes,
+            ],
+        );
+        let min = view
+            .blocks()
+            .iter()
+            .map(|block| block.min_timestamp_ns)
+            .min();
+        let max = view
+            .blocks()
+            .iter()
+            .map(|block| block.max_timestamp_ns)
+            .max();
+        self.push_stamps([min, max, Some(view.appended_at_ns())]);
+        self.sealed.append_value(view.sealed());
+        self.paths.append_value(view.path().to_string_lossy());
+    }
+
+    fn push(&mut self, partition: &PartitionSnapshot, tier: &str, numbers: [u64; 4]) {
+        self.topics.append_value(partition.topic.as_str());
+        self.partitions.append_value(int(partition.partition.0));
+        self.tiers.append_value(tier);
+        for (column, value) in self.numbers.iter_mut().zip(numbers) {
+            column.append_value(bigint(value));
+        }
+    }
+
+    fn push_stamps(&mut self, stamps: [Option<u64>; 3]) {
+        for (column, stamp) in self.stamps.iter_mut().zip(stamps) {
+            column.append_option(stamp.and_then(sql_timestamp_ns));
+        }
+    }
+
+    fn finish(mut self) -> Vec<ArrayRef> {
+        let mut columns: Vec<ArrayRef> = vec![
+            Arc::new(self.topics.finish()),
+            Arc::new(self.partitions.finish()),
+            Arc::new(self.tiers.finish()),
+        ];
+        columns.extend(
+            self.numbers
+                .iter_mut()
+                .map(|column| Arc::new(column.finish()) as ArrayRef),
+        );
+        columns.extend(
+            self.stamps
+                .iter_mut()
+                .map(|column| Arc::new(column.finish().with_timezone("UTC")) as ArrayRef),
+        );
+        columns.push(Arc::new(self.sealed.finish()));
+        columns.push(Arc::new(self.paths.finish()));
+        columns
+    }
+}
+
+/// As SQL's BIGINT; offsets and lengths stay below its end, which nothing reaches.
+fn bigint(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}
+
+fn int(value: u32) -> i32 {
+    i32::try_from(value).unwrap_or(i32::MAX)
+}

@@ -1,0 +1,224 @@
+//! A topic as a table.
+//!
+//! A scan is the union of the topic's cold files, read by DataFusion's Parquet source, and its hot segments, read from
+//! their maps. Both come from one snapshot, which says where they meet.
+//!
+//! **QRY-5**: of a partition the rows that end after `log_start_offset` are shown: `_offset + _record_count >
+//! log_start_offset`. A frame that spans several offsets and straddles the log's start is shown, as a consumer gets it.
+
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
+use async_trait::async_trait;
+use basalt_columnar::PartitionSnapshot;
+use basalt_proto::{Offset, TopicName};
+use datafusion::catalog::{Session, TableProvider};
+use datafusion::common::DFSchema;
+use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
+use datafusion::error::Result;
+use datafusion::logical_expr::utils::conjunction;
+use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
+use datafusion::physical_expr::PhysicalExpr;
+use datafusion::physical_expr::expressions::Column;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::physical_plan::empty::EmptyExec;
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::projection::ProjectionExec;
+use datafusion::physical_plan::union::UnionExec;
+use datafusion::prelude::{col, lit};
+
+use crate::prune::{Pruner, RANGE_COLUMNS};
+use crate::snapshot::{QuerySnapshots, topic_schema};
+use crate::{cold_scan, hot_scan};
+
+/// Where `_offset` and `_record_count` stand in a topic's table.
+const OFFSET_COLUMNS: [usize; 2] = [1, 6];
+
+/// A topic as one query sees it.
+#[derive(Debug)]
+pub(crate) struct TopicTable {
+    name: TopicName,
+    snapshots: Arc<QuerySnapshots>,
+}
+
+/// What a scan was asked for.
+pub(crate) struct ScanRequest<'a> {
+    pub(crate) state: &'a dyn Session,
+    pub(crate) snapshots: &'a QuerySnapshots,
+    /// Over the whole table's columns.
+    pub(crate) filter: Option<Arc<dyn PhysicalExpr>>,
+    pub(crate) pruner: Pruner,
+    /// No more rows than this are needed.
+    pub(crate) limit: Option<usize>,
+}
+
+/// What a scan has to read after pruning.
+pub(crate) struct Chosen<T> {
+    /// Every row of these is visible.
+    pub(crate) whole: Vec<T>,
+    /// These begin before the log start that stands beside them.
+    pub(crate) straddling: Vec<(Offset, T)>,
+}
+
+impl TopicTable {
+    pub(crate) fn new(name: TopicName, snapshots: Arc<QuerySnapshots>) -> Self {
+        Self { name, snapshots }
+    }
+
+    /// Bytes of a row where the topic's rows are widest, averaged over a row group or a block.
+    pub(crate) fn widest_row_bytes(&self) -> u64 {
+        let snapshots = self.snapshots.topic(&self.name);
+        let cold = snapshots.iter().flat_map(|partition| &partition.cold);
+        let cold = cold
+            .flat_map(|file| &file.chunks)
+            .map(|chunk| chunk.frame_bytes / chunk.rows.max(1));
+        let hot = snapshots.iter().flat_map(|partition| &partition.hot);
+        let hot = hot
+            .flat_map(|view| view.blocks())
+            .map(|block| block.bytes / u64::from(block.frame_count.max(1)));
+        cold.chain(hot).max().unwrap_or(0)
+    }
+}
+
+#[async_trait]
+impl TableProvider for TopicTable {
+    fn schema(&self) -> SchemaRef {
+        topic_schema()
+    }
+
+    fn table_type(&self) -> TableType {
+        TableType::Base
+    }
+
+    /// Filters on offset, stamp and partition choose files, segments and blocks; DataFusion filters the rows.
+    fn supports_filters_pushdown(
+        &self,
+        filters: &[&Expr],
+    ) -> Result<Vec<TableProviderFilterPushDown>> {
+        let on_ranges = |filter: &&Expr| {
+            let columns = filter.column_refs();
+            !columns.is_empty()
+                && columns
+                    .iter()
+                    .all(|column| RANGE_COLUMNS.contains(&column.name.as_str()))
+        };
+        let pushed = |filter: &&Expr| match on_ranges(filter) {
+            true => TableProviderFilterPushDown::Inexact,
+            false => TableProviderFilterPushDown::Unsupported,
+        };
+        Ok(filters.iter().map(pushed).collect())
+    }
+
+    async fn scan(
+        &self,
+        state: &dyn Session,
+        projection: Option<&Vec<usize>>,
+        filters: &[Expr],
+        limit: Option<usize>,
+    ) -> Result<Arc<dyn ExecutionPlan>> {
+        let schema = topic_schema();
+        let projection = projection
+            .cloned()
+            .unwrap_or_else(|| (0..schema.fields().len()).collect());
+        let filter = conjunction(filters.iter().cloned())
+            .map(|filter| {
+                state.create_physical_expr(filter, &DFSchema::try_from(Arc::clone(&schema))?)
+            })
+            .transpose()?;
+        let request = ScanRequest {
+            state,
+            snapshots: &self.snapshots,
+            pruner: Pruner::new(filter.as_ref(), &schema),
+            filter,
+            limit,
+        };
+        let plans = plans(&request, &self.snapshots.topic(&self.name), &projection)?;
+        match plans.is_empty() {
+            true => Ok(Arc::new(EmptyExec::new(Arc::new(
+                schema.project(&projection)?,
+            )))),
+            false => UnionExec::try_new(plans),
+        }
+    }
+}
+
+/// The scans whose union is the topic.
+fn plans(
+    request: &ScanRequest<'_>,
+    snapshots: &[PartitionSnapshot],
+    projection: &[usize],
+) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
+    let cold = cold_scan::choose(request, snapshots)?;
+    let hot = hot_scan::choose(request, snapshots)?;
+    let mut plans = Vec::new();
+    for (start, file) in cold.straddling {
+        plans.push(rows_after(request.state, start, projection, |columns| {
+            cold_scan::plan(request, &[file], columns, None)
+        })?);
+    }
+    if !cold.whole.is_empty() {
+        plans.push(cold_scan::plan(
+            request,
+            &cold.whole,
+            projection,
+            request.limit,
+        )?);
+    }
+    for (start, run) in hot.straddling {
+        plans.push(rows_after(request.state, start, projection, |columns| {
+            hot_scan::plan(request, vec![run], columns, None)
+        })?);
+    }
+    if !hot.whole.is_empty() {
+        plans.push(hot_scan::plan(
+            request,
+            hot.whole,
+            projection,
+            request.limit,
+        )?);
+    }
+    Ok(plans)
+}
+
+/// The rows of `scan` that end after `start`, in the columns of `projection`.
+fn rows_after(
+    state: &dyn Session,
+    start: Offset,
+    projection: &[usize],
+    scan: impl FnOnce(&[usize]) -> Result<Arc<dyn ExecutionPlan>>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    let columns: Vec<usize> = projection.iter().copied().chain(OFFSET_COLUMNS).collect();
+    let scanned = scan(&columns)?;
+    let schema = topic_schema();
+    let ends_after =
+        (col("_offset") + col("_record_count")).gt(lit(i64::try_from(start.0).unwrap_or(i64::MAX)));
+    let offset_schema = DFSchema::try_from(schema.project(&OFFSET_COLUMNS)?)?;
+    let ends_after = state.create_physical_expr(ends_after, &offset_schema)?;
+    // The offset columns stand behind the projected ones.
+    let ends_after = shift_columns(ends_after, projection.len())?;
+    let visible = Arc::new(FilterExec::try_new(ends_after, scanned)?);
+    let wanted = projection.iter().enumerate().map(|(index, column)| {
+        let name = schema.field(*column).name().clone();
+        (
+            Arc::new(Column::new(&name, index)) as Arc<dyn PhysicalExpr>,
+            name,
+        )
+    });
+    Ok(Arc::new(ProjectionExec::try_new(
+        wanted.collect::<Vec<_>>(),
+        visible,
+    )?))
+}
+
+fn shift_columns(expr: Arc<dyn PhysicalExpr>, by: usize) -> Result<Arc<dyn PhysicalExpr>> {
+    expr.transform(|expr| {
+        Ok(match expr.downcast_ref::<Column>() {
+            Some(column) => {
+                Transformed::yes(Arc::new(Column::new(column.name(), column.index() + by))
+                    as Arc<dyn PhysicalExpr>)
+            }
+            None => Transformed::no(expr),
+        })
+    })
+    .data()
+}
