@@ -1,2 +1,6 @@
-//! Basalt.
-fn main(){}
+//! The `basalt` binary.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    basalt::cli::main()
+}

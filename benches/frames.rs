@@ -1,0 +1,93 @@
+//! The two loops that every record goes through: walking frames, and appending them to a segment.
+//!
+//! One workload: frames with a payload of 100 bytes and no key, made from a fixed seed, in batches of 64 KiB. Run
+//! `cargo bench`; compare two runs on one machine, never figures of two machines.
+
+use std::hint::black_box;
+use std::sync::Arc;
+
+use basalt_log::{Durability, Log, LogConfig, RealDisk, SystemClock, TopicConfig};
+use basalt_proto::{Frame, FrameBatch, FrameLimits, FrameWalk, PartitionId, TopicName};
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+
+const SEED: u64 = 0x0b5a_1700_2013_0001;
+const PAYLOAD_BYTES: usize = 100;
+const BATCH_BYTES: usize = 64 << 10;
+/// Old segments go after so many appends, so that a long run does not fill the disk.
+const APPENDS_PER_TOPIC: u64 = 4096;
+
+fn workload() -> Vec<u8> {
+    let mut state = SEED;
+    let mut frames = Vec::with_capacity(BATCH_BYTES);
+    let mut timestamp_ns = 1_357_034_400_000_000_000;
+    loop {
+        let mut payload = [0; PAYLOAD_BYTES];
+        for part in payload.chunks_mut(8) {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            part.copy_from_slice(&state.to_be_bytes()[..part.len()]);
+        }
+        timestamp_ns += 1_000;
+        let before = frames.len();
+        Frame::record(timestamp_ns, b"", &payload).encode_into(&mut frames);
+        if frames.len() > BATCH_BYTES {
+            frames.truncate(before);
+            return frames;
+        }
+    }
+}
+
+fn walk(criterion: &mut Criterion) {
+    let frames = workload();
+    let mut group = criterion.benchmark_group("frames");
+    group.throughput(Throughput::Bytes(frames.len() as u64));
+    group.bench_function("walk", |bencher| {
+        bencher.iter(|| FrameWalk::new(black_box(&frames), FrameLimits::UNLIMITED).count());
+    });
+    group.bench_function("parse", |bencher| {
+        bencher.iter(|| {
+            FrameBatch::parse(black_box(&frames), &FrameLimits::default())
+                .map(|batch| batch.record_count())
+        });
+    });
+    group.finish();
+}
+
+#[expect(
+    clippy::expect_used,
+    reason = "a bench that cannot set up has nothing to measure"
+)]
+fn append(criterion: &mut Criterion) {
+    let frames = workload();
+    let batch = FrameBatch::parse(&frames, &FrameLimits::default()).expect("sound frames");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = LogConfig::new(folder.path());
+    let log = Log::open(config, Arc::new(RealDisk), Arc::new(SystemClock)).expect("an empty log");
+    let topic = TopicName::new("bench").expect("a valid name");
+    let make = || {
+        let made = log
+            .create_topic(&topic, 1, TopicConfig::default())
+            .expect("a topic");
+        Arc::clone(made.partition(PartitionId(0)).expect("its partition"))
+    };
+    let mut partition = make();
+    let mut append_count = 0;
+    let mut group = criterion.benchmark_group("append");
+    group.throughput(Throughput::Bytes(frames.len() as u64));
+    group.bench_function("64 KiB to the page cache", |bencher| {
+        bencher.iter(|| {
+            append_count += 1;
+            if append_count % APPENDS_PER_TOPIC == 0 {
+                log.delete_topic(&topic, partition.topic_id())
+                    .expect("the topic goes");
+                partition = make();
+            }
+            partition.append(&batch, Durability::Os).expect("an append")
+        });
+    });
+    group.finish();
+}
+
+criterion_group!(benches, walk, append);
+criterion_main!(benches);

@@ -1,0 +1,101 @@
+//! From the sections to what each crate takes.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use basalt_columnar::ColdConfig;
+use basalt_ingest::ServerConfig;
+use basalt_log::{LogConfig, TopicConfig, TopicDurability};
+use basalt_proto::FrameLimits;
+use basalt_query::QueryConfig;
+
+use super::{Config, DurabilityLevel};
+
+impl Config {
+    fn limits(&self) -> FrameLimits {
+        FrameLimits {
+            max_key_bytes: self.log.max_key_bytes,
+            max_payload_bytes: self.log.max_payload_bytes,
+        }
+    }
+
+    /// Where Parquet files and manifests are.
+    #[must_use]
+    pub fn cold_dir(&self) -> PathBuf {
+        self.data_dir.join("cold")
+    }
+
+    pub(crate) fn log_config(&self) -> LogConfig {
+        let log = &self.log;
+        LogConfig {
+            segment_bytes: log.segment_bytes,
+            block_bytes: log.block_bytes,
+            flush_interval: Duration::from_millis(log.flush_interval_ms),
+            flush_bytes: log.flush_bytes,
+            limits: self.limits(),
+            auto_create_topics: log.auto_create_topics,
+            default_partitions: log.default_partitions,
+            topic_defaults: TopicConfig {
+                durability: match log.durability {
+                    DurabilityLevel::Fsync => TopicDurability::Fsync,
+                    DurabilityLevel::Os => TopicDurability::Os,
+                },
+                retention_bytes: Some(log.retention_bytes).filter(|bytes| *bytes > 0),
+                retention_age: Some(log.retention_age_ms)
+                    .filter(|age| *age > 0)
+                    .map(Duration::from_millis),
+                ..TopicConfig::default()
+            },
+            sync_threads: log.sync_threads,
+            ..LogConfig::new(&self.data_dir)
+        }
+    }
+
+    pub(crate) fn cold_config(&self) -> ColdConfig {
+        let cold = &self.cold;
+        ColdConfig {
+            row_group_bytes: cold.row_group_bytes,
+            cache_bytes: cold.cache_bytes,
+            hot_bytes: cold.hot_bytes,
+            hot_age: Duration::from_millis(cold.hot_age_ms),
+            // Out of range is refused by `validate`; 0 is refused by the crate itself.
+            zstd_level: i32::try_from(cold.zstd_level).unwrap_or_default(),
+            verify_replay: cold.verify_replay,
+            maintenance_interval: Duration::from_millis(cold.maintenance_interval_ms),
+            ..ColdConfig::new(self.data_dir.join("cache"))
+        }
+    }
+
+    pub(crate) fn server_config(&self) -> ServerConfig {
+        let server = &self.server;
+        ServerConfig {
+            listen: self.listen.clone(),
+            limits: self.limits(),
+            handshake_timeout: Duration::from_millis(server.handshake_timeout_ms),
+            frame_timeout: Duration::from_millis(server.frame_timeout_ms),
+            send_timeout: Duration::from_millis(server.send_timeout_ms),
+            max_connections: server.max_connections,
+            connection_memory_bytes: server.connection_memory_bytes,
+            large_frame_memory_bytes: server.large_frame_memory_bytes,
+            max_in_flight_requests: server.max_in_flight_requests,
+            max_request_bytes: server.max_request_bytes,
+            max_fetch_bytes: server.max_fetch_bytes,
+            max_fetch_wait: Duration::from_millis(server.max_fetch_wait_ms),
+            shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
+        }
+    }
+
+    pub(crate) fn query_config(&self) -> QueryConfig {
+        let query = &self.query;
+        let default = QueryConfig::default();
+        QueryConfig {
+            memory_bytes: query.memory_bytes,
+            timeout: Duration::from_millis(query.timeout_ms),
+            batch_rows: query.batch_rows,
+            target_partitions: match query.target_partitions {
+                0 => default.target_partitions,
+                threads => threads,
+            },
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! The configuration of a server: a TOML file, overridden by `BASALT_*` variables, overridden by flags.
+//!
+//! Every setting is declared once, in a `section!` table whose doc comments say unit, default, trade-off and safe range;
+//! `serve --print-config` prints exactly those. An unknown name in the file is an error that names it and the file.
+//! [`Config::validate`] is the only place that judges values.
+
+mod convert;
+mod load;
+mod print;
+mod section;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+pub use load::{ConfigError, Loaded, Overrides};
+pub use section::Field;
+use section::section;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+const TIB: u64 = 1 << 40;
+const HOUR_MS: u64 = 3_600_000;
+const YEAR_MS: u64 = 366 * 24 * HOUR_MS;
+
+/// What an acknowledgement of a topic promises unless the topic or the request says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DurabilityLevel {
+    /// On disk: a group commit covers the record before it is acknowledged.
+    #[default]
+    Fsync,
+    /// In the page cache: survives a crash of the process, not of the machine.
+    Os,
+}
+
+section! {
+    /// Segments on disk: how large, how durable, how long kept.
+    LogSection {
+        /// Bytes of frames at which a segment is sealed. Larger: fewer files, but recovery after a crash reads one
+        /// whole active segment per partition and cooling starts later. Safe: 1 MiB to 4 GiB.
+        segment_bytes: u64 = 128 * MIB, in 1024 ..= 4 * GIB;
+        /// Bytes of frames that share one index entry and one checksum. Smaller: finer seeks, larger index.
+        /// Safe: 4 KiB to 16 MiB.
+        block_bytes: u32 = 64 << 10, in 1024 ..= 16 * MIB;
+        /// Milliseconds after which data acknowledged at level `os` is flushed to disk. Longer: fewer flushes, more
+        /// lost if the machine fails. Does not concern level `fsync`. Safe: 10 to 60,000.
+        flush_interval_ms: u64 = 500, in 1 ..= HOUR_MS;
+        /// Unflushed bytes of a partition that cause a flush before the interval is over. Safe: 64 KiB to 1 GiB.
+        flush_bytes: u64 = 64 * MIB, in 4096 ..= TIB;
+        /// Threads that carry out fsync. More: more partitions commit at once on disks that take it. Safe: 1 to 64.
+        sync_threads: usize = 2, in 1 ..= 256;
+        /// Bytes a record's key may have, inclusive. Safe: 1 to 16 MiB.
+        max_key_bytes: u32 = 1 << 20, in 0 ..= GIB;
+        /// Bytes a record's payload may have, inclusive. A reader must be able to hold one. Safe: 1 KiB to 256 MiB.
+        max_payload_bytes: u32 = 52_428_800, in 1 ..= GIB;
+        /// Whether a topic comes into being when a client first names it. Off: a misspelt name is an error.
+        auto_create_topics: bool = true;
+        /// Partitions of a topic created without saying how many. Safe: 1 to 1,000.
+        default_partitions: u32 = 1, in 1 ..= 1_000_000;
+        /// What an acknowledgement promises: "fsync" (on disk) or "os" (in the page cache: faster, survives a crash of
+        /// the process but not of the machine). A topic or a request may choose otherwise.
+        durability: DurabilityLevel = DurabilityLevel::Fsync;
+        /// Bytes of a partition, hot and cold, above which the oldest are deleted; 0 keeps everything.
+        retention_bytes: u64 = 0, in 0 ..= i64::MAX;
+        /// Milliseconds since the last append to a segment (by this server's clock) after which it is deleted; 0 keeps
+        /// everything.
+        retention_age_ms: u64 = 0, in 0 ..= 1000 * YEAR_MS;
+    }
+}
+
+section! {
+    /// Cooling: when sealed segments become Parquet, and the cache that serves them again.
+    ColdSection {
+        /// Bytes of a partition that stay in hot segments; sealed ones beyond it are cooled. More: more is served by
+        /// sendfile from plain segments, less is compressed. Safe: 16 MiB to the size of the disk.
+        hot_bytes: u64 = GIB, in 0 ..= i64::MAX;
+        /// Milliseconds after its last append at which a sealed segment is cooled even when `hot_bytes` would keep it.
+        hot_age_ms: u64 = HOUR_MS, in 0 ..= 1000 * YEAR_MS;
+        /// Bytes of frames in a Parquet row group: what cooling holds in memory, and the least that replay rebuilds.
+        /// Larger: better compression, more memory. Safe: 1 to 128 MiB.
+        row_group_bytes: u64 = 16 * MIB, in 1024 ..= GIB;
+        /// Bytes of disk for segments rebuilt from Parquet for readers of old data. Smaller: a second reader of the
+        /// same range may rebuild it again. Safe: 64 MiB and more.
+        cache_bytes: u64 = GIB, in 0 ..= i64::MAX;
+        /// Level of ZSTD. Higher: smaller files, slower cooling; reading costs the same. Safe: 1 to 9.
+        zstd_level: u32 = 3, in 1 ..= 22;
+        /// Whether every row group is rebuilt into frames and compared with the segment before that is deleted. Off:
+        /// cooling takes about half the time, and trusts its own writer.
+        verify_replay: bool = true;
+        /// Milliseconds between two looks at the hot window and at retention when no segment was sealed meanwhile.
+        /// Shorter: records expire closer to their time. Safe: 1,000 to 600,000.
+        maintenance_interval_ms: u64 = 30_000, in 100 ..= HOUR_MS;
+    }
+}
+
+section! {
+    /// Connections: limits that keep one client from harming the others.
+    ServerSection {
+        /// Milliseconds a new connection has to say what it wants. Longer: slower clients get in. Shorter: descriptors
+        /// are free sooner. Safe: 1,000 to 60,000.
+        handshake_timeout_ms: u64 = 10_000, in 1 ..= HOUR_MS;
+        /// Milliseconds in which a frame or request that has begun must bring its next MiB, or its end. A connection
+        /// that is silent between two of them is legal for ever. Safe: 1,000 to 300,000.
+        frame_timeout_ms: u64 = 30_000, in 1 ..= HOUR_MS;
+        /// Milliseconds without progress after which a reader that has data waiting is disconnected. It holds segments
+        /// that retention would free. Safe: 10,000 to 600,000.
+        send_timeout_ms: u64 = 120_000, in 1 ..= HOUR_MS;
+        /// Connections open at once, lowered at the start to what the limit of file descriptors allows. Beyond it the
+        /// peer that has kept silent longest makes room. Safe: 16 to 100,000.
+        max_connections: usize = 10_000, in 1 ..= 10_000_000;
+        /// Bytes of memory one connection may hold: what is being read and acknowledgements that wait. Must hold the
+        /// largest frame and 1 MiB. Safe: 64 MiB with the default payload limit.
+        connection_memory_bytes: u64 = 64 * MIB, in 4096 ..= TIB;
+        /// Bytes that frames and requests of more than 1 MiB may hold on the whole server while they arrive; further
+        /// ones wait, and are refused as busy after `frame_timeout_ms`. Safe: 64 MiB to a quarter of the memory.
+        large_frame_memory_bytes: u64 = GIB, in 4096 ..= TIB;
+        /// Requests of a session that may be unanswered, long polls included; further ones wait in the socket.
+        /// Safe: 1 to 1,024.
+        max_in_flight_requests: usize = 64, in 1 ..= 65_536;
+        /// Bytes a session's request may have. Must hold the largest frame and 4 KiB. Safe: 2 to 256 MiB.
+        max_request_bytes: u32 = 56 << 20, in 4096 ..= 2 * GIB;
+        /// Bytes of frames one fetch returns at most, whatever it asks for; one frame is returned even if it is larger.
+        /// Safe: 1 to 256 MiB.
+        max_fetch_bytes: u32 = 16 << 20, in 1 ..= 2 * GIB;
+        /// Milliseconds a fetch may wait for new records, whatever it asks for. Safe: 1,000 to 600,000.
+        max_fetch_wait_ms: u64 = 300_000, in 0 ..= HOUR_MS;
+        /// Milliseconds that a stop grants to work in progress before connections are cut. Safe: 1,000 to 60,000.
+        shutdown_grace_ms: u64 = 10_000, in 0 ..= HOUR_MS;
+    }
+}
+
+section! {
+    /// SQL: what a query may use.
+    QuerySection {
+        /// Bytes of memory that all queries together may use for sorting, grouping and joining; beyond it they spill to
+        /// disk or fail with a typed error. Safe: 64 MiB to half the machine.
+        memory_bytes: usize = 1 << 30, in 1_048_576 ..= TIB;
+        /// Milliseconds after which a query is cancelled. Safe: 1,000 and more.
+        timeout_ms: u64 = 300_000, in 1 ..= YEAR_MS;
+        /// Rows in a batch. Larger: less overhead a row, more memory. Safe: 1,024 to 65,536.
+        batch_rows: usize = 8_192, in 1 ..= 1_048_576;
+        /// Threads a query may use; 0 takes as many as the machine has cores.
+        target_partitions: usize = 0, in 0 ..= 1_024;
+    }
+}
+
+/// The whole configuration of a server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Folder of everything the server keeps.
+    pub data_dir: PathBuf,
+    /// Addresses to listen on.
+    pub listen: Vec<SocketAddr>,
+    /// Segments on disk.
+    pub log: LogSection,
+    /// Cooling.
+    pub cold: ColdSection,
+    /// Connections.
+    pub server: ServerSection,
+    /// SQL.
+    pub query: QuerySection,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            data_dir: PathBuf::from("./basalt-data"),
+            listen: vec![SocketAddr::from(([127, 0, 0, 1], 9092))],
+            log: LogSection::default(),
+            cold: ColdSection::default(),
+            server: ServerSection::default(),
+            query: QuerySection::default(),
+        }
+    }
+}
+
+impl Config {
+    /// Judges every value.
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] naming each setting that is out of its range, or contradicts another, with the range.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let mut problems = Vec::new();
+        if self.listen.is_empty() {
+            problems.push("`listen` is empty: name at least one HOST:PORT".to_owned());
+        }
+        if self.data_dir.as_os_str().is_empty() {
+            problems.push("`data_dir` is empty: name a folder".to_owned());
+        }
+        for section in ["log", "cold", "server", "query"] {
+            let mut report = |name: &str, value: u64, low: u64, high: u64| {
+                problems.push(format!(
+                    "`{section}.{name}` is {value}: it must be between {low} and {high}"
+                ));
+            };
+            match section {
+                "log" => self.log.out_of_range(&mut report),
+                "cold" => self.cold.out_of_range(&mut report),
+                "server" => self.server.out_of_range(&mut report),
+                _ => self.query.out_of_range(&mut report),
+            }
+        }
+        if u64::from(self.log.block_bytes) > self.log.segment_bytes {
+            problems.push(format!(
+                "`log.block_bytes` is {}: it must not exceed `log.segment_bytes` ({})",
+                self.log.block_bytes, self.log.segment_bytes
+            ));
+        }
+        // What contradicts each other is for the crates to say, once each value is one that could be.
+        if problems.is_empty() {
+            let server = self
+                .server_config()
+                .validate()
+                .map_err(|error| format!("[server] {error}"));
+            let cold = self
+                .cold_config()
+                .validate()
+                .map_err(|error| format!("[cold] {error}"));
+            problems.extend(server.err().into_iter().chain(cold.err()));
+        }
+        if problems.is_empty() {
+            Ok(())
+        } else {
+            Err(ConfigError::Invalid { problems })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,89 @@
+//! `serve --print-config`: the effective settings as TOML that can be saved and used, each with its meaning above it.
+
+use std::fmt::Write as _;
+
+use toml::{Table, Value};
+
+use super::load::variable;
+use super::{ColdSection, Config, Field, LogSection, QuerySection, ServerSection};
+
+const HEAD: &str = "\
+# The configuration of a Basalt server. Settings come from this file (`basalt serve --config FILE`), are overridden by
+# the variables named below, and those by flags (`--data`, `--listen`, `--set section.name=value`).
+";
+
+const DATA_DIR: Field = Field {
+    name: "data_dir",
+    doc: &[
+        " Folder of everything the server keeps: segments, Parquet files, offsets of groups. One server at a time",
+        " may have it open.",
+    ],
+    range: None,
+};
+
+const LISTEN: Field = Field {
+    name: "listen",
+    doc: &[
+        " Addresses, as IP:PORT, at which every protocol is served; port 0 takes a free one. There is no",
+        " authentication yet: do not listen where strangers can reach it.",
+    ],
+    range: None,
+};
+
+impl Config {
+    /// The settings as commented TOML, which [`Config::load`] reads back to an equal value.
+    #[must_use]
+    pub fn to_commented_toml(&self) -> String {
+        let mut out = String::from(HEAD);
+        let table = Table::try_from(self).unwrap_or_default();
+        let defaults = Table::try_from(Config::default()).unwrap_or_default();
+        for field in [DATA_DIR, LISTEN] {
+            push_field(&mut out, "", &field, &table, &defaults);
+        }
+        let sections: [(&str, &[&str], &[Field]); 4] = [
+            ("log", LogSection::DOC, LogSection::FIELDS),
+            ("cold", ColdSection::DOC, ColdSection::FIELDS),
+            ("server", ServerSection::DOC, ServerSection::FIELDS),
+            ("query", QuerySection::DOC, QuerySection::FIELDS),
+        ];
+        for (name, doc, fields) in sections {
+            out.push('\n');
+            push_lines(&mut out, doc);
+            let _ = writeln!(out, "[{name}]");
+            let (Some(Value::Table(values)), Some(Value::Table(defaults))) =
+                (table.get(name), defaults.get(name))
+            else {
+                continue;
+            };
+            for field in fields {
+                push_field(&mut out, name, field, values, defaults);
+            }
+        }
+        out
+    }
+}
+
+fn push_lines(out: &mut String, lines: &[&str]) {
+    for line in lines {
+        let _ = writeln!(out, "#{line}");
+    }
+}
+
+fn push_field(out: &mut String, section: &str, field: &Field, values: &Table, defaults: &Table) {
+    let (Some(value), Some(default)) = (values.get(field.name), defaults.get(field.name)) else {
+        return;
+    };
+    let key = if section.is_empty() {
+        field.name.to_owned()
+    } else {
+        format!("{section}.{}", field.name)
+    };
+    out.push('\n');
+    push_lines(out, field.doc);
+    let _ = write!(out, "# Default: {default}.");
+    if let Some((low, high)) = field.range {
+        let _ = write!(out, " Accepted: {low} to {high}.");
+    }
+    let _ = writeln!(out, " Variable: {}.", variable(&key));
+    let _ = writeln!(out, "{} = {value}", field.name);
+}
