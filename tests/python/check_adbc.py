@@ -1,0 +1,86 @@
+"""The Flight SQL driver from PyPI connects, lists tables and reads results, hot and cold."""
+
+import pathlib
+
+import adbc_driver_flightsql.dbapi
+import pyarrow
+
+from basalt_server import expect, serving
+
+SAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "flights.ndjson"
+
+
+def tables(connection) -> list[str]:
+    """Names of all topics' tables, from GetObjects."""
+    found = []
+    for catalog in connection.adbc_get_objects(depth="tables").read_all().to_pylist():
+        for schema in catalog["catalog_db_schemas"] or []:
+            if schema["db_schema_name"] == "public":
+                found += [table["table_name"] for table in schema["db_schema_tables"] or []]
+    return sorted(found)
+
+
+def fetch(connection, sql: str) -> list[tuple]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return cursor.fetchall()
+
+
+def main() -> None:
+    sample = SAMPLE.read_bytes()
+    lines = sample.splitlines(keepends=True)
+    half = len(lines) // 2
+    with serving() as server:
+        server.run("produce", "flights", stdin=b"".join(lines[:half]))
+        server.run("produce", "a.b", stdin=b"dot\n")
+        server.run("produce", "a_b", stdin=b"underscore\n")
+        server.run("topic", "cool", "flights", "--wait")
+        server.run("produce", "flights", stdin=b"".join(lines[half:]))
+
+        with adbc_driver_flightsql.dbapi.connect(server.uri, autocommit=True) as connection:
+            expect(tables(connection), ["a.b", "a_b", "flights"], "GetObjects lists every topic once")
+            schema = connection.adbc_get_table_schema("flights", db_schema_filter="public")
+            expect(
+                schema.names,
+                ["_partition", "_offset", "_timestamp", "_key", "_headers", "_payload", "_record_count"],
+                "columns of a topic",
+            )
+            expect(schema.field("_timestamp").type, pyarrow.timestamp("ns", "UTC"), "type of _timestamp")
+
+            count = "SELECT count(*), count(DISTINCT _offset), max(_offset) FROM flights"
+            expect(fetch(connection, count), [(len(lines), len(lines), len(lines) - 1)], "counts over hot and cold")
+
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT _offset, _payload FROM flights ORDER BY _offset")
+                rows = cursor.fetch_arrow_table()
+            expect(rows["_offset"].to_pylist(), list(range(len(lines))), "offsets are dense")
+            payloads = b"".join(payload + b"\n" for payload in rows["_payload"].to_pylist())
+            expect(payloads == sample, True, "payloads are the produced bytes")
+
+            carriers = fetch(
+                connection,
+                "SELECT json_get_str(_payload, 'carrier') AS carrier, count(*) FROM flights GROUP BY 1 ORDER BY 1",
+            )
+            expect(len(carriers), 16, "carriers")
+            expect(sum(flights for _, flights in carriers), len(lines), "flights of all carriers")
+            arrow_operator = fetch(connection, "SELECT count(*) FROM flights WHERE _payload->>'carrier' = 'UA'")
+            expect(arrow_operator, [(dict(carriers)["UA"],)], "the ->> operator agrees with json_get_str")
+
+            expect(fetch(connection, 'SELECT _payload FROM "a.b"'), [(b"dot",)], 'topic "a.b" keeps to itself')
+            expect(fetch(connection, 'SELECT _payload FROM "a_b"'), [(b"underscore",)], 'topic "a_b" keeps to itself')
+            expect(fetch(connection, "SELECT _payload FROM flights WHERE false"), [], "no rows, no error")
+            partitions = fetch(
+                connection, "SELECT cold_end_offset, high_watermark FROM sys.partitions WHERE topic = 'flights'"
+            )
+            expect(partitions, [(half, len(lines))], "sys.partitions shows the seam")
+
+            try:
+                fetch(connection, "SELECT nothing FROM nowhere")
+            except Exception as error:  # the driver's own class of errors
+                expect("nowhere" in str(error), True, "an error names the missing table")
+            else:
+                raise AssertionError("a query of a missing table succeeded")
+
+
+if __name__ == "__main__":
+    main()
