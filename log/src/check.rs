@@ -98,25 +98,8 @@ impl<'a> CheckedFolder<'a> {
         mut progress: impl FnMut(&CheckedPartition),
     ) -> Result<CheckReport, OpenError> {
         let mut report = CheckReport::default();
-        let groups = groups_path(&self.data_dir);
-        if self.disk.exists(&groups).on("look for", &groups)? {
-            let bytes = self
-                .disk
-                .open(&groups)
-                .and_then(|file| file.read_all())
-                .on("read", &groups)?;
-            if let Err(OpenError::Damaged {
-                path,
-                position,
-                what,
-            }) = read_journal(&groups, &bytes)
-            {
-                report.findings.push(Finding {
-                    path,
-                    position,
-                    what,
-                });
-            }
+        for path in [groups_path(&self.data_dir), catalogue_path(&self.data_dir)] {
+            report.findings.extend(check_journal(self.disk, &path)?);
         }
         let mut names = std::collections::BTreeSet::new();
         for partition in self.partitions()? {
@@ -146,6 +129,30 @@ impl<'a> CheckedFolder<'a> {
         }
         Ok(report)
     }
+}
+
+/// What is wrong with a journal: damage, or a last entry that does not read.
+fn check_journal(disk: &dyn Disk, path: &Path) -> Result<Option<Finding>, DiskError> {
+    if !disk.exists(path).on("look for", path)? {
+        return Ok(None);
+    }
+    let bytes = disk
+        .open(path)
+        .and_then(|file| file.read_all())
+        .on("read", path)?;
+    let (position, what) = match read_journal(path, &bytes) {
+        Ok((_, end)) if end < bytes.len() as u64 => (
+            end,
+            "the last entry does not read; the next start puts it aside".to_owned(),
+        ),
+        Err(OpenError::Damaged { position, what, .. }) => (position, what),
+        _ => return Ok(None),
+    };
+    Ok(Some(Finding {
+        path: path.to_owned(),
+        position,
+        what,
+    }))
 }
 
 fn check_partition(

@@ -88,6 +88,18 @@ pub(crate) fn read_journal<'a>(
     Ok((payloads, at as u64))
 }
 
+/// A last entry that does not read is a torn one, most likely; in case it is not, it is kept beside the journal.
+fn keep_aside(disk: &dyn Disk, path: &Path, bytes: &[u8], end: u64) {
+    let rest = &bytes[usize::try_from(end).unwrap_or(usize::MAX).min(bytes.len())..];
+    if rest.iter().all(|byte| *byte == 0) {
+        return;
+    }
+    let aside = path.with_extension("cut");
+    // Without room for it the start goes on: what a crash tears was never acknowledged.
+    let kept = replace_file(disk, &aside, rest).map(drop);
+    tracing::warn!(path = %path.display(), position = end, bytes = rest.len(), aside = %aside.display(), kept = kept.is_ok(), "the last entry of a journal does not read; it is cut");
+}
+
 /// The payload of the entry that begins at `at`, if one does. No entry is empty.
 fn entry_at(bytes: &[u8], at: usize) -> Option<&[u8]> {
     let (header, rest) = bytes.get(at..)?.split_first_chunk::<ENTRY_HEADER_BYTES>()?;
@@ -120,6 +132,7 @@ impl Journal {
         let file = disk.open(path).on("open", path)?;
         let bytes = file.read_all().on("read", path)?;
         let (payloads, end) = read_journal(path, &bytes)?;
+        keep_aside(disk, path, &bytes, end);
         let rewritten = replay(&payloads)?;
         let mut journal = Self {
             path: path.to_owned(),

@@ -210,6 +210,13 @@ impl Log {
         {
             shared.disk.sync_dir(&topics_dir).on("sync", &topics_dir)?;
         }
+        let known: BTreeSet<&str> = topics.values().map(|topic| topic.name.as_str()).collect();
+        for name in shared.disk.list(&topics_dir).on("list", &topics_dir)? {
+            if !known.contains(name.as_str()) {
+                let folder = topics_dir.join(&name);
+                tracing::error!(folder = %folder.display(), "the catalogue knows no topic of this name: its records are kept and not served; restore the catalogue from a copy");
+            }
+        }
         let mut opened = BTreeMap::new();
         for topic in topics.into_values() {
             let name = topic.name.clone();

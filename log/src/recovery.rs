@@ -200,10 +200,12 @@ pub(crate) fn recover_segment(
             let map = file
                 .map_read_only(to_usize(marker.frame_bytes).on("map", path)?)
                 .on("map", path)?;
+            let file = SegmentFile::new(path.to_owned(), identity, file, map);
+            file.distrust(&index.blocks);
             return Ok(RecoveredSegment::Sealed(SegmentView {
                 base_offset: identity.base_offset,
                 end_offset: marker.end_offset,
-                file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
+                file: Arc::new(file),
                 blocks: index.blocks.into(),
                 appended_at_ns: marker.appended_at_ns,
                 sealed: true,

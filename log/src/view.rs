@@ -3,6 +3,7 @@
 //! Both hold their file open. It may be unlinked meanwhile (retention, cooling): its bytes stay readable and its blocks
 //! are given back when the last view or slice is dropped.
 
+use std::collections::HashSet;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
@@ -32,6 +33,9 @@ pub(crate) struct SegmentFile {
     /// Blocks found not to match their checksum, by position. They are kept and refused, never served.
     damaged: Mutex<Vec<u64>>,
     any_damaged: AtomicBool,
+    /// Blocks of a segment that an earlier process sealed, by position, whose bytes nobody has compared yet.
+    unverified: Mutex<HashSet<u64>>,
+    any_unverified: AtomicBool,
 }
 
 impl SegmentFile {
@@ -48,7 +52,35 @@ impl SegmentFile {
             map,
             damaged: Mutex::new(Vec::new()),
             any_damaged: AtomicBool::new(false),
+            unverified: Mutex::new(HashSet::new()),
+            any_unverified: AtomicBool::new(false),
         }
+    }
+
+    /// Has these blocks compared with their checksums before each is first read: they lay on the disk while no one looked.
+    pub(crate) fn distrust(&self, blocks: &[Block]) {
+        self.unverified
+            .lock()
+            .extend(blocks.iter().map(|block| block.position));
+        self.any_unverified
+            .store(!blocks.is_empty(), Ordering::Release);
+    }
+
+    /// Compares a block that was not compared yet.
+    fn compare_once(&self, block: &Block) {
+        if !self.any_unverified.load(Ordering::Acquire)
+            || !self.unverified.lock().contains(&block.position)
+        {
+            return;
+        }
+        if crc32c(self.bytes(block.position, block.end_position())) != block.crc32c {
+            tracing::error!(path = %self.path.display(), position = block.position, "a block fails its checksum; it is refused");
+            self.mark_damaged(block.position);
+        }
+        let mut unverified = self.unverified.lock();
+        unverified.remove(&block.position);
+        self.any_unverified
+            .store(!unverified.is_empty(), Ordering::Release);
     }
 
     pub(crate) fn mark_damaged(&self, position: u64) {
@@ -400,6 +432,7 @@ impl SegmentView {
     /// Whether a block was found not to match its checksum. Its records are refused, never served altered.
     #[must_use]
     pub fn is_damaged(&self, block: &Block) -> bool {
+        self.file.compare_once(block);
         self.file.is_damaged(block)
     }
 
@@ -428,6 +461,16 @@ impl SegmentView {
         let end = end.min(self.end_offset);
         if from >= end {
             return Ok(FrameSlice::empty(from));
+        }
+        let start = self
+            .blocks
+            .partition_point(|block| block.end_offset() <= from);
+        for block in &self.blocks[start..] {
+            let ahead = block.position - self.blocks[start].position;
+            if block.base_offset >= end || ahead > max_bytes {
+                break;
+            }
+            self.file.compare_once(block);
         }
         match plan_slice(&self.file, &self.blocks, from, end, max_bytes) {
             Some(plan) => resolve_slice(&self.file, &plan, from, end, max_bytes),

@@ -32,43 +32,55 @@ impl Partition {
     /// [`ReadError::OutOfRange`] before the first hot offset or past the high watermark; [`ReadError::Corrupt`] where the
     /// block at `from` is damaged.
     pub fn read(&self, from: Offset, end: Offset, max_bytes: u64) -> Result<FrameSlice, ReadError> {
-        let (found, end) = {
-            let state = self.state.lock();
-            let high_watermark = *self.high_watermark.borrow();
-            let log_start_offset = state.log_start_offset();
-            if from < log_start_offset || from > high_watermark {
-                return Err(ReadError::OutOfRange {
-                    offset: from,
-                    log_start_offset,
-                    high_watermark,
-                });
-            }
-            let end = end.min(high_watermark);
-            if from >= end {
-                return Ok(FrameSlice::empty(from));
-            }
-            let first = state
-                .sealed
-                .partition_point(|segment| segment.end_offset <= from);
-            let mut found = None;
-            for segment in &state.sealed[first..] {
-                if let Some(plan) = plan_slice(&segment.file, &segment.blocks, from, end, max_bytes)
-                {
-                    found = Some((Arc::clone(&segment.file), plan));
-                    break;
+        let mut at = from;
+        loop {
+            let (sealed, plan, end) = {
+                let state = self.state.lock();
+                let high_watermark = *self.high_watermark.borrow();
+                let log_start_offset = state.log_start_offset();
+                if at < log_start_offset || at > high_watermark {
+                    return Err(ReadError::OutOfRange {
+                        offset: at,
+                        log_start_offset,
+                        high_watermark,
+                    });
                 }
+                let end = end.min(high_watermark);
+                if at >= end {
+                    return Ok(FrameSlice::empty(at));
+                }
+                let first = state
+                    .sealed
+                    .partition_point(|segment| segment.end_offset <= at);
+                let sealed = state
+                    .sealed
+                    .get(first)
+                    .filter(|segment| segment.base_offset < end)
+                    .cloned();
+                let plan = match (&sealed, &state.active) {
+                    (None, Some(active)) => {
+                        plan_slice(&active.file, active.blocks(), at, end, max_bytes)
+                            .map(|plan| (Arc::clone(&active.file), plan))
+                    }
+                    _ => None,
+                };
+                (sealed, plan, end)
+            };
+            // Frames are walked, and blocks compared with their checksums, without the lock.
+            match (sealed, plan) {
+                (Some(segment), _) => {
+                    let slice = segment.slice(at, end, max_bytes)?;
+                    if !slice.is_empty() {
+                        return Ok(slice);
+                    }
+                    at = segment.end_offset;
+                }
+                (None, Some((file, plan))) => {
+                    return resolve_slice(&file, &plan, at, end, max_bytes);
+                }
+                // A gap up to the end: the reader goes on behind it, not at the same place for ever.
+                (None, None) => return Ok(FrameSlice::empty(at.max(end))),
             }
-            if let (None, Some(active)) = (&found, &state.active)
-                && let Some(plan) = plan_slice(&active.file, active.blocks(), from, end, max_bytes)
-            {
-                found = Some((Arc::clone(&active.file), plan));
-            }
-            (found, end)
-        };
-        match found {
-            Some((file, plan)) => resolve_slice(&file, &plan, from, end, max_bytes),
-            // A gap up to the end: the reader goes on behind it, not at the same place for ever.
-            None => Ok(FrameSlice::empty(from.max(end))),
         }
     }
 

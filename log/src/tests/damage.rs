@@ -264,3 +264,47 @@ fn a_folder_in_use_is_not_opened_twice() {
     drop(log);
     assert!(CheckedFolder::lock(&disk, &data_dir()).is_ok());
 }
+
+/// A bit that flipped in a sealed segment while the server was down was served until the segment was cooled.
+#[test]
+fn a_sealed_segment_is_compared_with_its_checksums_before_it_is_read() {
+    let stopped = stopped_log(200, true);
+    let segment = files(&stopped, ".seg").remove(0);
+    let sealed_records = u64::try_from(length(&stopped, &segment) / FRAME_BYTES).unwrap();
+    for at in (0..length(&stopped, &segment)).step_by(97) {
+        let disk = stopped.process_loss();
+        disk.change(&segment, |bytes| bytes[at] ^= 4);
+        let log = open(&disk);
+        let partition = partition(&log, TopicDurability::Fsync);
+        let mut from = Offset::ZERO;
+        let mut refused = 0;
+        while from < Offset(200) {
+            match partition.read(from, Offset(200), 700) {
+                Ok(slice) => {
+                    for (number, frame) in
+                        (slice.first_offset.0..).zip(slice.bytes().chunks(FRAME_BYTES))
+                    {
+                        assert_eq!(&frame[29..], payload(number), "byte {at}");
+                    }
+                    from = slice.next_offset;
+                }
+                Err(ReadError::Corrupt { next_offset, .. }) => {
+                    refused += next_offset.0 - from.0;
+                    from = next_offset;
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        assert!(
+            refused > 0 && refused < sealed_records,
+            "byte {at}: {refused}"
+        );
+        let view = &partition.snapshot().segments[0];
+        let damaged = view
+            .blocks()
+            .iter()
+            .filter(|block| view.is_damaged(block))
+            .count();
+        assert_eq!(damaged, 1, "byte {at}");
+    }
+}
