@@ -1,14 +1,14 @@
 //! Opening: the newest manifests, what a crash left behind, deletions that were interrupted.
 //!
 //! - **COL-18**: an object that the newest manifest does not name is deleted only if its records are elsewhere: in a newer file, in
-//!   hot segments, or expired. Files without any manifest are kept and reported. Where only the manifest says so, it is proved to be
+//!   hot segments, or expired. A file whose manifest was lost is kept and reported. Where only the manifest says so, it is proved to be
 //!   durable first (COL-15).
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use basalt_log::Partition;
-use basalt_proto::{PartitionId, TopicName};
+use basalt_proto::{Offset, PartitionId, TopicName};
 use object_store::path::Path;
 
 use crate::error::{CoolError, TierError};
@@ -164,10 +164,12 @@ async fn delete_orphans(
     let hot_start = partition.hot.bounds().log_start_offset;
     for path in found.objects.iter().filter(|path| !named.contains(path)) {
         let base = paths::object_base(path);
-        if manifest.version == 0 && base.is_none_or(|base| base < hot_start) {
+        let elsewhere = |base: Offset| base >= hot_start || base < manifest.cold_end_offset;
+        if !base.is_some_and(elsewhere) {
             tracing::error!(
                 object = %path, topic = %partition.key.topic, partition = %partition.key.partition,
-                "a cold file has no manifest and its records are not in the log: it is kept, but not read"
+                cold_end_offset = %manifest.cold_end_offset, log_start_offset = %hot_start,
+                "a cold file is in no manifest and its records are nowhere else: the newest manifest was lost; the file is kept, but not read"
             );
             continue;
         }

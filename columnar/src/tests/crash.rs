@@ -166,34 +166,43 @@ async fn a_log_that_ends_before_its_cold_part_is_refused() {
     );
 }
 
+/// Whether all manifests are lost or the newest alone, with which an older one becomes the truth.
 #[tokio::test]
-async fn a_cold_file_without_any_manifest_is_kept() {
-    let setup = Setup::new();
-    let fixture = setup.open().await;
-    let partition = fixture.partition();
-    append_numbered(&partition, 400).await;
-    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
-    drop((partition, fixture));
-    let before = files_below(&setup.cold_dir());
-    let lost: Vec<_> = before
-        .keys()
-        .filter(|name| name.ends_with(".json"))
-        .collect();
-    for manifest in lost {
-        std::fs::remove_file(setup.cold_dir().join(manifest)).unwrap();
-    }
-    let _fixture = setup.open().await;
-    let objects = |files: &std::collections::BTreeMap<String, u64>| {
-        files
+async fn a_cold_file_whose_manifest_was_lost_is_kept() {
+    for newest_alone in [false, true] {
+        let setup = Setup::new();
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        append_numbered(&partition, 400).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        drop((partition, fixture));
+        let before = files_below(&setup.cold_dir());
+        let manifests: Vec<_> = before
             .keys()
-            .filter(|name| name.ends_with(".parquet"))
-            .count()
-    };
-    assert_eq!(
-        objects(&files_below(&setup.cold_dir())),
-        objects(&before),
-        "it may be the only copy"
-    );
+            .filter(|name| name.ends_with(".json"))
+            .collect();
+        assert!(manifests.len() > 1, "one before the newest is kept");
+        let lost = if newest_alone {
+            &manifests[manifests.len() - 1..]
+        } else {
+            &manifests[..]
+        };
+        for manifest in lost {
+            std::fs::remove_file(setup.cold_dir().join(manifest)).unwrap();
+        }
+        let _fixture = setup.open().await;
+        let objects = |files: &std::collections::BTreeMap<String, u64>| {
+            files
+                .keys()
+                .filter(|name| name.ends_with(".parquet"))
+                .count()
+        };
+        assert_eq!(
+            objects(&files_below(&setup.cold_dir())),
+            objects(&before),
+            "it may be the only copy (newest alone: {newest_alone})"
+        );
+    }
 }
 
 #[tokio::test]
