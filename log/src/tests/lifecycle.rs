@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 
 use super::support::*;
+use crate::check::CheckedFolder;
 use crate::disk::sim::{Operation, SimDisk, SimRng};
-use crate::{Durability, OpenError, TopicConfig, TopicDurability, TopicError};
+use crate::{Disk, Durability, OpenError, TopicConfig, TopicDurability, TopicError};
 use basalt_proto::{GroupName, Offset, PartitionId};
 
 /// A log whose records are all released: one empty segment tells the next offset.
@@ -240,4 +241,31 @@ fn a_damaged_index_over_a_cut_segment_starts() {
             assert_eq!(served.len(), kept, "entry {entry}");
         }
     }
+}
+
+/// A last entry that was whole once looks like a torn one: it is cut, but never without a trace.
+#[test]
+fn a_last_entry_that_does_not_read_is_found_and_put_aside() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    for name in ["a", "b"] {
+        let name = basalt_proto::TopicName::new(name).unwrap();
+        log.create_topic(&name, 1, TopicConfig::default()).unwrap();
+    }
+    log.close().unwrap();
+    drop(log);
+    let path = data_dir().join("catalogue");
+    let last = length(&disk, &path) - 1;
+    disk.change(&path, |bytes| bytes[last] ^= 1);
+    let report = CheckedFolder::lock(&disk, &data_dir())
+        .unwrap()
+        .check(|_| ())
+        .unwrap();
+    let found = report.findings.iter().any(|finding| finding.path == path);
+    assert!(found, "{:?}", report.findings);
+    let log = open(&disk);
+    assert_eq!(log.topics().len(), 1);
+    let aside = Disk::open(&disk, &data_dir().join("catalogue.cut")).unwrap();
+    let kept = String::from_utf8_lossy(&aside.read_all().unwrap()).into_owned();
+    assert!(kept.contains("\"b\""), "{kept}");
 }
