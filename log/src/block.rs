@@ -1,7 +1,10 @@
 //! Blocks: runs of frames that share one index entry and one checksum.
 
 use basalt_proto::batch::RecordBatch;
-use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
+use basalt_proto::{
+    FRAME_HEADER_BYTES, Frame, FrameHeader, FrameKind, FrameLimits, FrameWalk, Offset,
+    patch_offset, patch_record_count,
+};
 use crc_fast::{CrcAlgorithm, Digest};
 
 /// CRC-32C of some bytes.
@@ -62,17 +65,29 @@ impl Block {
 }
 
 /// The stamps of a frame's records, smallest and largest. A batch's own stamps count, saturated to u64 ns.
-pub(crate) fn frame_timestamps(frame: &Frame<'_>) -> (u64, u64) {
-    let stamp = frame.header.timestamp_ns;
-    if frame.header.kind == FrameKind::Record {
-        return (stamp, stamp);
+fn frame_timestamps(frame: &Frame<'_>) -> (u64, u64) {
+    match frame.header.kind {
+        FrameKind::Record => (frame.header.timestamp_ns, frame.header.timestamp_ns),
+        FrameKind::Batch => batch_timestamps(frame.payload),
     }
+}
+
+fn batch_timestamps(batch: &[u8]) -> (u64, u64) {
     let saturate = |ms: i64| u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000);
-    match RecordBatch::validate(frame.payload) {
+    match RecordBatch::validate(batch) {
         // The header knows the largest stamp only; 0 is a safe lower bound for pruning.
         Ok(header) => (0, saturate(header.max_timestamp_ms)),
         Err(_) => (0, u64::MAX),
     }
+}
+
+/// What [`BlockBuilder::undo`] goes back to.
+#[derive(Debug)]
+pub(crate) struct BlocksMark {
+    blocks: usize,
+    last: Option<Block>,
+    digest: Digest,
+    closed: bool,
 }
 
 /// Gathers stored frames into blocks. The last block is open: it grows until it is full.
@@ -103,23 +118,95 @@ impl BlockBuilder {
         loop {
             let start = walk.position();
             let Some(Ok(frame)) = walk.next() else { break };
-            if self.closed
-                || self
-                    .blocks
-                    .last()
-                    .is_none_or(|open| open.bytes >= self.block_bytes)
-            {
-                self.closed = false;
+            if self.begins_block() {
                 self.hash(&bytes[hashed..start]);
                 hashed = start;
-                self.digest = new_digest();
-                self.blocks
-                    .push(Block::empty(frame.header.offset, position + start as u64));
+                self.begin_block(frame.header.offset, position + start as u64);
             }
-            self.take(&frame, (walk.position() - start) as u64);
+            let stamps = frame_timestamps(&frame);
+            self.take(&frame.header, stamps, (walk.position() - start) as u64);
         }
         self.hash(&bytes[hashed..walk.position()]);
         walk.position()
+    }
+
+    /// Numbers the frames in `bytes`, whole and checked ones that are about to be stored at `position`, from `offset` on, and
+    /// takes them up: one walk for both. Returns the offset after them.
+    ///
+    /// # Panics
+    /// When `bytes` are not whole frames.
+    pub(crate) fn number(&mut self, bytes: &mut [u8], position: u64, offset: Offset) -> Offset {
+        let (mut at, mut hashed, mut next) = (0, 0, offset);
+        while at < bytes.len() {
+            let rest = &mut bytes[at..];
+            let header = rest
+                .first_chunk::<FRAME_HEADER_BYTES>()
+                .and_then(|header| FrameHeader::decode(header).ok());
+            let whole = header.and_then(|header| {
+                let frame_bytes = usize::try_from(header.frame_bytes()).ok()?;
+                Some((header, rest.get_mut(..frame_bytes)?))
+            });
+            let Some((mut header, frame)) = whole else {
+                panic!("only checked frames are appended")
+            };
+            header.offset = next;
+            patch_offset(frame, next);
+            if header.record_count == 0 {
+                header.record_count = 1;
+                patch_record_count(frame, 1);
+            }
+            let frame_bytes = frame.len();
+            let stamps = match header.kind {
+                FrameKind::Record => (header.timestamp_ns, header.timestamp_ns),
+                FrameKind::Batch => {
+                    batch_timestamps(&frame[FRAME_HEADER_BYTES + header.key_bytes as usize..])
+                }
+            };
+            if self.begins_block() {
+                self.hash(&bytes[hashed..at]);
+                hashed = at;
+                self.begin_block(next, position + at as u64);
+            }
+            self.take(&header, stamps, frame_bytes as u64);
+            next = header.end_offset();
+            at += frame_bytes;
+        }
+        self.hash(&bytes[hashed..]);
+        next
+    }
+
+    /// The state before an append that may fail.
+    pub(crate) fn mark(&self) -> BlocksMark {
+        BlocksMark {
+            blocks: self.blocks.len(),
+            last: self.blocks.last().copied(),
+            digest: self.digest,
+            closed: self.closed,
+        }
+    }
+
+    /// Forgets what was taken up since the mark.
+    pub(crate) fn undo(&mut self, mark: BlocksMark) {
+        self.blocks.truncate(mark.blocks);
+        if let (Some(last), Some(before)) = (self.blocks.last_mut(), mark.last) {
+            *last = before;
+        }
+        self.digest = mark.digest;
+        self.closed = mark.closed;
+    }
+
+    fn begins_block(&self) -> bool {
+        self.closed
+            || self
+                .blocks
+                .last()
+                .is_none_or(|open| open.bytes >= self.block_bytes)
+    }
+
+    fn begin_block(&mut self, base_offset: Offset, position: u64) {
+        self.closed = false;
+        self.digest = new_digest();
+        self.blocks.push(Block::empty(base_offset, position));
     }
 
     /// Takes up a block as it is, checksum and all: one whose bytes no longer match it, so that they never will.
@@ -128,22 +215,17 @@ impl BlockBuilder {
         self.closed = true;
     }
 
-    fn take(&mut self, frame: &Frame<'_>, frame_bytes: u64) {
+    fn take(&mut self, header: &FrameHeader, (min, max): (u64, u64), frame_bytes: u64) {
         let Some(open) = self.blocks.last_mut() else {
             return;
         };
-        let (min, max) = frame_timestamps(frame);
         open.bytes += frame_bytes;
         // By the end offset, not by adding counts, so that a block also spans a gap between its frames.
-        open.record_count = frame
-            .header
-            .end_offset()
-            .0
-            .saturating_sub(open.base_offset.0);
+        open.record_count = header.end_offset().0.saturating_sub(open.base_offset.0);
         open.frame_count += 1;
         open.min_timestamp_ns = open.min_timestamp_ns.min(min);
         open.max_timestamp_ns = open.max_timestamp_ns.max(max);
-        open.has_batches |= frame.header.kind == FrameKind::Batch;
+        open.has_batches |= header.kind == FrameKind::Batch;
     }
 
     fn hash(&mut self, bytes: &[u8]) {
@@ -151,6 +233,10 @@ impl BlockBuilder {
             self.digest.update(bytes);
             open.crc32c = digest_value(&self.digest);
         }
+    }
+
+    pub(crate) fn block_bytes(&self) -> u64 {
+        self.block_bytes
     }
 
     pub(crate) fn blocks(&self) -> &[Block] {
@@ -170,7 +256,6 @@ pub(crate) fn digest_value(digest: &Digest) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use basalt_proto::patch_offset;
 
     fn frames(count: u64) -> Vec<u8> {
         let mut bytes = Vec::new();

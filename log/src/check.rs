@@ -8,12 +8,13 @@ use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId, TopicName};
 use crate::block::{Block, crc32c};
 use crate::disk::Disk;
 use crate::error::{DiskError, OnDisk, OpenError};
-use crate::index::read_index;
+use crate::index::{SegmentIdentity, read_index};
 use crate::journal::read_journal;
 use crate::log::{catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue};
 use crate::recovery::{Finding, identity, judge, list_segments};
 use crate::segment::{index_path, segment_path};
 use crate::topic::TopicId;
+use crate::wal::{FoundRecord, read_wal};
 
 /// A locked data folder to be checked.
 #[derive(Debug)]
@@ -101,6 +102,7 @@ impl<'a> CheckedFolder<'a> {
         for path in [groups_path(&self.data_dir), catalogue_path(&self.data_dir)] {
             report.findings.extend(check_journal(self.disk, &path)?);
         }
+        let replay = read_wal(self.disk, &self.data_dir)?;
         let mut names = std::collections::BTreeSet::new();
         for partition in self.partitions()? {
             progress(&partition);
@@ -112,6 +114,7 @@ impl<'a> CheckedFolder<'a> {
                 &dir,
                 partition.topic_id,
                 partition.partition,
+                &replay.of(partition.topic_id, partition.partition),
                 &mut report,
             )?;
         }
@@ -160,6 +163,7 @@ fn check_partition(
     dir: &Path,
     topic_id: TopicId,
     partition: PartitionId,
+    records: &[FoundRecord<'_>],
     report: &mut CheckReport,
 ) -> Result<(), DiskError> {
     let (bases, strange) = list_segments(disk, dir)?;
@@ -184,7 +188,8 @@ fn check_partition(
                 what,
             });
         }
-        let end = check_segment(disk, &path, topic_id, partition, base_offset, report)?;
+        let identity = identity(topic_id, partition, base_offset);
+        let end = check_segment(disk, &path, identity, records, report)?;
         next_offset = next_offset.max(end);
     }
     Ok(())
@@ -194,13 +199,13 @@ fn check_partition(
 fn check_segment(
     disk: &dyn Disk,
     path: &Path,
-    topic_id: TopicId,
-    partition: PartitionId,
-    base_offset: Offset,
+    identity: SegmentIdentity,
+    records: &[FoundRecord<'_>],
     report: &mut CheckReport,
 ) -> Result<Offset, DiskError> {
+    let base_offset = identity.base_offset;
     report.segments += 1;
-    let data = disk
+    let mut data = disk
         .open(path)
         .and_then(|file| file.read_all())
         .on("read", path)?;
@@ -213,7 +218,17 @@ fn check_segment(
     } else {
         Vec::new()
     };
-    let mut index = read_index(&index_bytes, &identity(topic_id, partition, base_offset));
+    let mut index = read_index(&index_bytes, &identity);
+    if index.sealed.is_none() {
+        // What the next start would do.
+        let records = records
+            .iter()
+            .filter(|record| record.header.segment == base_offset);
+        for record in records.clone() {
+            apply(record, &mut data);
+        }
+        index.add_runs(records.map(FoundRecord::run));
+    }
     let mut find = |path: &Path, position: u64, what: String| {
         report.findings.push(Finding {
             path: path.to_owned(),
@@ -245,7 +260,8 @@ fn check_segment(
     let (end, mut damaged) = match index.sealed {
         Some(marker) => (marker.frame_bytes, Vec::new()),
         None => {
-            let verdict = judge(&data, base_offset, &index);
+            let published = index.published_in(&disk.boot_id());
+            let verdict = judge(&data, base_offset, &index, published);
             (verdict.end, verdict.damaged)
         }
     };
@@ -282,6 +298,19 @@ fn check_segment(
         path,
         report,
     ))
+}
+
+/// Puts a record of the write-ahead log into a segment's bytes.
+fn apply(record: &FoundRecord<'_>, data: &mut Vec<u8>) {
+    let run = record.run();
+    let range = usize::try_from(run.position)
+        .ok()
+        .zip(usize::try_from(run.end_position()).ok());
+    let Some((from, to)) = range else { return };
+    if data.len() <= to {
+        data.resize(to + 1, 0);
+    }
+    data[from..to].copy_from_slice(record.frames);
 }
 
 fn matches(data: &[u8], block: &Block) -> bool {

@@ -203,6 +203,9 @@ pub struct LogConfig {
     pub flush_interval: Duration,
     /// Topics at level `os` are flushed once this much is waiting. Default 64 MiB.
     pub flush_bytes: u64,
+    /// Bytes of disk for the write-ahead log at most. Default 64 MiB. Smaller: segments are synced more often; with 0 each
+    /// partition is synced for itself. Safe from 0 up.
+    pub wal_bytes: u64,
     /// What one frame may be.
     pub limits: FrameLimits,
     /// Whether a topic named by a producer or consumer is created on first use. Default on.
@@ -211,8 +214,8 @@ pub struct LogConfig {
     pub default_partitions: u32,
     /// Settings of a topic created on first use.
     pub topic_defaults: TopicConfig,
-    /// Threads that run group commits and seal segments. Default 2. With 0 nothing happens by itself: tests call
-    /// [`crate::Partition::sync_now`].
+    /// Threads that settle, seal and make segments; one more runs group commits. Default 2. With 0 nothing happens by
+    /// itself: tests call [`crate::Partition::commit_now`] and [`crate::Partition::sync_now`].
     pub sync_threads: usize,
 }
 
@@ -226,6 +229,7 @@ impl LogConfig {
             block_bytes: 64 << 10,
             flush_interval: Duration::from_millis(500),
             flush_bytes: 64 << 20,
+            wal_bytes: 64 << 20,
             limits: FrameLimits::default(),
             auto_create_topics: true,
             default_partitions: 1,

@@ -30,6 +30,7 @@ mod segment;
 mod sync;
 mod topic;
 mod view;
+mod wal;
 
 #[cfg(test)]
 mod tests;
@@ -46,7 +47,7 @@ pub use error::{
 };
 pub use groups::Groups;
 pub use log::{Log, MAX_PARTITIONS};
-pub use mmap::{Map, MapWriter, Memory};
+pub use mmap::{Map, Memory, Publisher};
 pub use partition::{Appended, Bounds, HotSnapshot, Partition};
 pub use recovery::Finding;
 pub use topic::{Topic, TopicId};

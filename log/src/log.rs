@@ -16,11 +16,13 @@ use crate::config::{LogConfig, TopicConfig};
 use crate::disk::Disk;
 use crate::error::{CloseError, DiskError, OnDisk, OpenError, TopicError};
 use crate::groups::Groups;
+use crate::index::boot_field;
 use crate::journal::{Journal, JournalError};
 use crate::partition::Partition;
 use crate::partition::open::PartitionSpec;
 use crate::sync::{self, Shared};
 use crate::topic::{Topic, TopicId};
+use crate::wal::Wal;
 
 /// The most partitions one topic may have.
 pub const MAX_PARTITIONS: u32 = 1_000_000;
@@ -190,11 +192,14 @@ impl Log {
         let groups = Groups::open(&disk, &groups_path(&data_dir), threads > 0)?;
         // As for a partition's folder: names that an earlier process could not sync are synced before they are relied on.
         disk.sync_dir(&data_dir).on("sync", &data_dir)?;
+        let (wal, replay) = Wal::open(&disk, &data_dir, config.wal_bytes)?;
         let shared = Arc::new(Shared {
+            boot: boot_field(&disk.boot_id()),
             disk,
             clock,
             config,
             queue: sync::SyncQueue::default(),
+            wal,
             seals: watch::Sender::new(0),
         });
         // A deletion that was cut off after the catalogue forgot the topic.
@@ -220,8 +225,15 @@ impl Log {
         let mut opened = BTreeMap::new();
         for topic in topics.into_values() {
             let name = topic.name.clone();
-            opened.insert(name, Arc::new(open_topic(topic, &shared, Partition::open)?));
+            let open = |spec, shared: &Arc<Shared>| Partition::open(spec, shared, &replay);
+            opened.insert(name, Arc::new(open_topic(topic, &shared, open)?));
         }
+        drop(replay);
+        let partitions = opened.values().flat_map(|topic| &topic.partitions);
+        let unproven = partitions.filter(|partition| partition.is_unproven());
+        shared
+            .wal
+            .release_all(&unproven.map(Arc::downgrade).collect::<Vec<_>>());
         let log = Arc::new(Self {
             shared,
             topics: RwLock::new(opened),
@@ -241,6 +253,12 @@ impl Log {
 
     fn start_threads(&self, count: usize) -> Result<(), OpenError> {
         let mut threads = self.threads.lock();
+        if count > 0 {
+            let shared = Arc::clone(&self.shared);
+            let thread = std::thread::Builder::new().name("basalt-commit".to_owned());
+            let started = thread.spawn(move || sync::run_commits(&shared));
+            threads.push(started.on("start a thread for", &self.shared.config.data_dir)?);
+        }
         for number in 0..count {
             let shared = Arc::clone(&self.shared);
             let thread = std::thread::Builder::new().name(format!("basalt-sync-{number}"));
@@ -254,6 +272,18 @@ impl Log {
     #[must_use]
     pub fn config(&self) -> &LogConfig {
         &self.shared.config
+    }
+
+    /// Settles what full files of the write-ahead log know of, and gives them free: what a sync thread does when one is
+    /// full. For logs without threads.
+    pub fn checkpoint_now(&self) {
+        sync::checkpoint(&self.shared);
+    }
+
+    /// Has the write-ahead log go on in another file.
+    #[cfg(test)]
+    pub(crate) fn turn_wal(&self) {
+        self.shared.wal.turn();
     }
 
     /// Its clock.

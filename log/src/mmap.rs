@@ -1,13 +1,15 @@
-//! The one module with `unsafe`: a file (or anonymous memory) mapped shared, written by one and read by many.
+//! The one module with `unsafe`: a file (or anonymous memory) mapped shared, for reading.
 //!
-//! A map is split in two handles. [`MapWriter`] is unique and fills the bytes after the *published* length;
-//! [`Map`] is cloned freely and reads only bytes before it. Published bytes never change again, so handing out
-//! `&[u8]` of them is sound while this process is the only one that writes the file (the data folder's lock).
+//! A map is split in two handles. [`Publisher`] is unique and says how many bytes are there, once they were written to the
+//! file; [`Map`] is cloned freely and reads only bytes before that length. Published bytes never change again, so handing
+//! out `&[u8]` of them is sound while this process is the only one that writes the file (the data folder's lock).
 //!
-//! - **LOG-1**: bytes below the published length are never written again through a map.
+//! Nothing is written through a map: writing to a page for the first time there costs twice the processor time of
+//! `pwrite(2)`, and a full disk is a signal instead of an error (docs/BENCHMARKS.md has the measurement).
+//!
+//! - **LOG-1**: bytes below the published length are never written again, but with themselves.
 //! - **LOG-2**: the file under the published bytes is never cut while a map of it lives (a segment is trimmed only
-//!   down to its published length), so reading them cannot raise SIGBUS; and the writer writes only bytes whose
-//!   blocks were allocated before, so that a full disk is an error of the allocation.
+//!   down to its published length), so reading them cannot raise SIGBUS.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -30,15 +32,15 @@ pub struct Map {
     region: Arc<Region>,
 }
 
-/// The writing side: appends after the published bytes. There is one for a map at most.
+/// The writing side's handle: what was written to the file becomes readable by it. There is one for a map at most.
 #[derive(Debug)]
-pub struct MapWriter {
+pub struct Publisher {
     region: Arc<Region>,
 }
 
 /// Address space for `capacity` bytes of `file`, of which the first `published` are there to be read.
 ///
-/// The range may reach past the end of the file: the caller allocates the file's blocks before it writes there.
+/// The range may reach past the end of the file: only what is published is ever read.
 ///
 /// # Errors
 /// The error of `mmap(2)`.
@@ -46,8 +48,10 @@ pub(crate) fn map_file(
     file: &File,
     capacity: usize,
     published: usize,
-) -> io::Result<(Map, MapWriter)> {
-    let raw = MmapOptions::new().len(capacity.max(1)).map_raw(file)?;
+) -> io::Result<(Map, Publisher)> {
+    let raw = MmapOptions::new()
+        .len(capacity.max(1))
+        .map_raw_read_only(file)?;
     Ok(split(Arc::new(raw), published))
 }
 
@@ -62,7 +66,7 @@ pub(crate) fn map_file_read_only(file: &File, bytes: usize) -> io::Result<Map> {
     Ok(split(Arc::new(raw), bytes).0)
 }
 
-fn split(raw: Arc<MmapRaw>, published: usize) -> (Map, MapWriter) {
+fn split(raw: Arc<MmapRaw>, published: usize) -> (Map, Publisher) {
     assert!(published <= raw.len(), "published bytes lie within the map");
     let region = Arc::new(Region {
         raw,
@@ -72,7 +76,7 @@ fn split(raw: Arc<MmapRaw>, published: usize) -> (Map, MapWriter) {
         Map {
             region: Arc::clone(&region),
         },
-        MapWriter { region },
+        Publisher { region },
     )
 }
 
@@ -101,7 +105,7 @@ impl Map {
     }
 }
 
-impl MapWriter {
+impl Publisher {
     /// Bytes published so far: where the next append goes.
     #[must_use]
     pub fn position(&self) -> usize {
@@ -114,24 +118,7 @@ impl MapWriter {
         self.region.raw.len()
     }
 
-    /// The `bytes` bytes after the published ones, to be filled and then published. Their blocks must be allocated.
-    ///
-    /// # Panics
-    /// When they would pass [`Self::capacity`].
-    #[must_use]
-    pub fn unpublished(&mut self, bytes: usize) -> &mut [u8] {
-        let position = self.position();
-        let end = position.checked_add(bytes);
-        assert!(
-            end.is_some_and(|end| end <= self.capacity()),
-            "append past the map's end"
-        );
-        // SAFETY: within the region (asserted); these bytes are not published, so no reader holds a borrow of them,
-        // and this handle is the only writer and is borrowed mutably for as long as the slice lives.
-        unsafe { std::slice::from_raw_parts_mut(self.region.raw.as_mut_ptr().add(position), bytes) }
-    }
-
-    /// Lets readers see `bytes` more bytes, for good.
+    /// Lets readers see `bytes` more bytes, which are in the file, for good.
     ///
     /// # Panics
     /// When that passes [`Self::capacity`].
@@ -176,7 +163,7 @@ impl Memory {
         );
         let mut out = vec![0; range.len()];
         // SAFETY: the range lies in the region (asserted) and the copy is by raw pointers, so no reference is made to
-        // bytes that a map writer may hold.
+        // bytes that are being written.
         unsafe {
             std::ptr::copy_nonoverlapping(
                 self.raw.as_ptr().add(range.start),
@@ -207,7 +194,7 @@ impl Memory {
 
     /// A map over this memory, as a map over a file.
     #[must_use]
-    pub fn map(&self, published: usize) -> (Map, MapWriter) {
+    pub fn map(&self, published: usize) -> (Map, Publisher) {
         split(Arc::clone(&self.raw), published)
     }
 }
@@ -219,10 +206,10 @@ mod tests {
     #[test]
     fn readers_see_what_was_published_and_nothing_after_it() {
         let memory = Memory::new(64).expect("memory");
-        let (map, mut writer) = memory.map(0);
-        writer.unpublished(3).copy_from_slice(b"abc");
+        let (map, mut publisher) = memory.map(0);
+        memory.write(0, b"abc");
         assert_eq!(map.published(), 0);
-        writer.publish(2);
+        publisher.publish(2);
         assert_eq!(map.bytes(0..2), b"ab");
         assert!(std::panic::catch_unwind(|| map.bytes(0..3).len()).is_err());
     }

@@ -1,4 +1,8 @@
-//! A partition: its segments under one short lock, appended to, synced, read, sealed and released.
+//! A partition: its segments under one short lock, appended to, committed, settled, read, sealed and released.
+//!
+//! Two ways lead to the disk. A *commit* makes the newest frames durable in the write-ahead log, together with those of other
+//! partitions; to *settle* is to sync them in their own segments, with their index entries. What is acknowledged at level
+//! `fsync` took one or the other; what is settled needs the write-ahead log no more.
 //!
 //! - **LOG-9**: `log_start_offset <= synced_offset <= log_end_offset`, and the high watermark lies between the first and
 //!   the last: at level `fsync` it is the synced offset, at level `os` the log end offset.
@@ -9,6 +13,7 @@
 //!   offset, whatever is released.
 
 use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -17,20 +22,24 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use crate::config::{Durability, TopicConfig, TopicDurability};
-use crate::disk::DiskFile;
 use crate::error::{AppendError, DiskError};
+use crate::index::IndexFile;
 use crate::recovery::Finding;
-use crate::segment::Active;
+use crate::segment::{Active, Prepared};
 use crate::sync::Shared;
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
 
 mod append;
-mod flush;
+mod close;
+mod commit;
 pub(crate) mod open;
 mod read;
 mod release;
+mod seal;
+mod settle;
 
+pub(crate) use commit::commit_group;
 pub use read::HotSnapshot;
 
 /// How long a sealing that failed waits for its next try.
@@ -67,8 +76,10 @@ pub struct Partition {
     config: Arc<RwLock<TopicConfig>>,
     this: Weak<Self>,
     state: Mutex<State>,
-    /// Held for the length of a sync, a sealing or a release, so that they never overlap in one partition.
+    /// Held while the partition is settled, sealed or released, so that these never overlap.
     disk_work: Mutex<()>,
+    /// Held while the next segment is made.
+    prepare_work: Mutex<()>,
     high_watermark: watch::Sender<Offset>,
     progress: watch::Sender<Progress>,
 }
@@ -87,18 +98,38 @@ struct State {
     /// Segments that take no more appends but have no sealed index yet, oldest first.
     unsealed: Vec<Unsealed>,
     active: Option<Active>,
+    /// Made ahead, to become the active one.
+    prepared: Option<Prepared>,
     log_end_offset: Offset,
+    /// Everything below is durable, in one way or the other.
     synced_offset: Offset,
+    /// Everything below is durable in its own segment.
+    settled_offset: Offset,
     /// No offset at or above it may be acknowledged from the page cache.
     reserved_offset: Offset,
     /// Where the log went on when it was opened.
     opened_offset: Offset,
-    /// Bytes appended since the last sync began.
-    unflushed_bytes: u64,
+    /// Bytes appended since it was last settled.
+    unsettled_bytes: u64,
+    /// Nothing is committed before everything below is settled: it was too much for the write-ahead log, and what is
+    /// committed must follow what is durable.
+    settle_first: Option<Offset>,
+    /// A commit was asked for meanwhile.
+    commit_postponed: bool,
+    /// The file of the write-ahead log that knows of this partition.
+    wal_sequence: u64,
     stopped: Option<Stopped>,
-    /// Queued for a sync thread now, or for later.
-    queued: bool,
-    queued_later: bool,
+    queued: Queued,
+}
+
+/// What a thread was asked to do and has not begun.
+#[derive(Debug, Default, Clone, Copy)]
+struct Queued {
+    commit: bool,
+    /// Settling, sealing, making the next segment: now, or later.
+    disk_work: bool,
+    later: bool,
+    settle: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -113,10 +144,15 @@ enum Stopped {
 #[derive(Debug)]
 struct Unsealed {
     base_offset: Offset,
+    end_offset: Offset,
     file: Arc<SegmentFile>,
     /// `None` when the index was damaged: only the sealed one will be written.
-    index: Option<Arc<dyn DiskFile>>,
-    synced: bool,
+    index: Option<Arc<IndexFile>>,
+    named: Arc<AtomicBool>,
+    frame_bytes: u64,
+    committed_position: u64,
+    committed_offset: Offset,
+    settled: bool,
 }
 
 impl Partition {
@@ -241,6 +277,27 @@ impl Partition {
 }
 
 impl State {
+    /// A partition that goes on at `log_end_offset` and has no segment.
+    fn new(log_end_offset: Offset, reserved_offset: Offset) -> Self {
+        Self {
+            sealed: Vec::new(),
+            unsealed: Vec::new(),
+            active: None,
+            prepared: None,
+            log_end_offset,
+            synced_offset: log_end_offset,
+            settled_offset: log_end_offset,
+            reserved_offset,
+            opened_offset: log_end_offset,
+            unsettled_bytes: 0,
+            settle_first: None,
+            commit_postponed: false,
+            wal_sequence: 0,
+            stopped: None,
+            queued: Queued::default(),
+        }
+    }
+
     fn log_start_offset(&self) -> Offset {
         let active = self
             .active
@@ -249,6 +306,23 @@ impl State {
         self.sealed
             .first()
             .map_or(active, |segment| segment.base_offset)
+    }
+
+    /// The view of a segment that is among the sealed ones.
+    fn sealed_view(&self, base_offset: Offset) -> &Arc<SegmentView> {
+        let at = self
+            .sealed
+            .partition_point(|segment| segment.base_offset < base_offset);
+        assert_eq!(
+            self.sealed[at].base_offset, base_offset,
+            "an unsealed segment is among the sealed"
+        );
+        &self.sealed[at]
+    }
+
+    /// Whether the next segment is to be made.
+    fn wants_next(&self) -> bool {
+        self.prepared.is_none() && self.active.as_ref().is_some_and(Active::is_nearly_full)
     }
 
     /// How many segments, from the oldest, are sealed on disk.
@@ -264,13 +338,24 @@ impl State {
     fn roll(&mut self) {
         // An empty one stays: it has nothing to seal, and its name keeps the next offset (LOG-12).
         if let Some(active) = self.active.take_if(|active| active.frame_bytes() > 0) {
-            self.unsealed.push(Unsealed {
-                base_offset: active.base_offset(),
-                file: Arc::clone(&active.file),
-                index: Some(Arc::clone(&active.index)),
-                synced: false,
-            });
+            self.unsealed.push(Unsealed::of(&active));
             self.sealed.push(Arc::new(active.view(true)));
+        }
+    }
+}
+
+impl Unsealed {
+    fn of(active: &Active) -> Self {
+        Self {
+            base_offset: active.base_offset(),
+            end_offset: active.end_offset(),
+            file: Arc::clone(&active.file),
+            index: Some(Arc::clone(&active.index)),
+            named: Arc::clone(&active.named),
+            frame_bytes: active.frame_bytes(),
+            committed_position: active.committed_position,
+            committed_offset: active.committed_offset,
+            settled: false,
         }
     }
 }

@@ -1,16 +1,18 @@
 //! Opening a partition's folder: what of each segment counts, after a stop in order, a crash, or damage.
 //!
-//! How the end of an unsealed segment is found. *Synced* is the position up to which the index says the segment was on the
-//! disk; what a crash can spoil lies after it.
+//! First the records of the write-ahead log are put into the segment where its bytes differ, and count as runs of its index
+//! from then on. How the end of an unsealed segment is then found: *kept* is the position up to which the index says the segment
+//! was on the disk, or, if the page cache is that of the boot that wrote it, was whole there; what a crash can spoil lies
+//! after it.
 //!
 //! | what is found | the frames that count |
 //! |---|---|
 //! | the file ends with its last whole frame or run (LOG-6: no crash does that) | all; a run that fails its checksum is damage |
-//! | the file is shorter than synced: it was cut from outside | all whole frames |
+//! | the file is shorter than kept: it was cut from outside | all whole frames |
 //! | the index is missing | all whole frames: the log is the truth |
-//! | else: a crash | those of the runs, up to the first after synced that fails its checksum or is missing: what follows was never acknowledged at a level that survives this |
+//! | else: a crash | those of the runs that match their checksums, and up to kept in any case: what follows was never acknowledged at a level that survives this |
 //!
-//! A run below synced that fails its checksum is damage in the middle: it is reported with file and position, kept, and
+//! A run below kept that fails its checksum is damage in the middle: it is reported with file and position, kept, and
 //! refused to readers; the rest stays readable.
 //!
 //! - **LOG-7**: recovery removes no frame that was acknowledged at a level that survives what happened.
@@ -25,10 +27,13 @@ use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId};
 use crate::block::{Block, BlockBuilder, crc32c};
 use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
-use crate::index::{ENTRY_BYTES, HEADER_BYTES, ReadIndex, SegmentIdentity, read_index};
-use crate::segment::{Recovered, index_path, map_capacity};
+use crate::index::{
+    Covered, ENTRY_BYTES, HEADER_BYTES, ReadIndex, SegmentIdentity, boot_field, read_index,
+};
+use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, map_capacity};
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
+use crate::wal::FoundRecord;
 
 /// Something wrong with a file, for the log of the server and for `basalt check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,25 +93,54 @@ fn whole_frames(data: &[u8], from: u64, to: u64, offset: Offset) -> (u64, Offset
     }
 }
 
-/// Decides by the table above. Pure, so that tests can hand in every torn file there is.
-pub(crate) fn judge(data: &[u8], base_offset: Offset, index: &ReadIndex) -> Verdict {
-    let synced = index.synced_position;
+/// Decides by the table above; `published` is up to where the page cache is known to hold whole frames. Pure, so that tests
+/// can hand in every torn file there is.
+pub(crate) fn judge(
+    data: &[u8],
+    base_offset: Offset,
+    index: &ReadIndex,
+    (published, published_offset): (u64, Offset),
+) -> Verdict {
+    let kept = index.synced_position.max(published);
     let whole = follow_runs(data, base_offset, index, u64::MAX);
     let (end, _) = whole_frames(data, whole.end, data.len() as u64, whole.end_offset);
     let closed = !data.is_empty() && end == data.len() as u64;
-    let index_missing = index.damage.is_some() && index.blocks.is_empty();
-    if closed || synced > data.len() as u64 || index_missing {
+    if closed || kept > data.len() as u64 || index.missing {
         return Verdict {
             end,
             damaged: whole.damaged,
             closed,
         };
     }
-    let crashed = follow_runs(data, base_offset, index, synced);
+    let mut crashed = follow_runs(data, base_offset, index, kept);
+    if crashed.end < published {
+        // Frames in the page cache that had no entry yet.
+        let (end, end_offset) = whole_frames(data, crashed.end, published, crashed.end_offset);
+        if end < published {
+            let damaged = damage(end, end_offset, published, published_offset);
+            crashed.damaged.push(damaged);
+        }
+        crashed.end = published;
+    }
     Verdict {
         end: crashed.end,
         damaged: crashed.damaged,
         closed,
+    }
+}
+
+/// A stretch that is kept and not served.
+fn damage(from: u64, from_offset: Offset, to: u64, to_offset: Offset) -> Block {
+    Block {
+        base_offset: from_offset,
+        position: from,
+        bytes: to.saturating_sub(from),
+        record_count: to_offset.0.saturating_sub(from_offset.0),
+        frame_count: 0,
+        min_timestamp_ns: 0,
+        max_timestamp_ns: u64::MAX,
+        crc32c: 0,
+        has_batches: true,
     }
 }
 
@@ -116,21 +150,26 @@ struct Followed {
     damaged: Vec<Block>,
 }
 
-/// Follows the runs of an index from the segment's start. What is wrong below `kept` is kept as damage; after it the
-/// first thing that is wrong ends the segment.
+/// Follows the runs of an index from the segment's start. Runs overlap: of those that go on from where it has got, the
+/// longest that matches its bytes counts. What matches nothing below `kept` is kept as damage; after it, it ends the segment.
 fn follow_runs(data: &[u8], base_offset: Offset, index: &ReadIndex, kept: u64) -> Followed {
+    let mut runs: Vec<&Block> = index.blocks.iter().collect();
+    runs.sort_by_key(|run| (run.position, std::cmp::Reverse(run.bytes)));
     let mut at = Followed {
         end: 0,
         end_offset: base_offset,
         damaged: Vec::new(),
     };
-    for run in &index.blocks {
+    for run in runs {
         let range = usize::try_from(run.position)
             .ok()
             .zip(usize::try_from(run.end_position()).ok());
         let Some(bytes) = range.and_then(|(from, to)| data.get(from..to)) else {
-            break;
+            continue;
         };
+        if run.end_position() <= at.end {
+            continue;
+        }
         if run.position > at.end {
             // The entries of this stretch are lost: its frames speak for themselves.
             if run.position > kept {
@@ -138,23 +177,22 @@ fn follow_runs(data: &[u8], base_offset: Offset, index: &ReadIndex, kept: u64) -
             }
             let (end, end_offset) = whole_frames(data, at.end, run.position, at.end_offset);
             if end < run.position {
-                let bytes = run.position - end;
-                let record_count = run.base_offset.0.saturating_sub(end_offset.0);
-                at.damaged.push(Block {
-                    base_offset: end_offset,
-                    position: end,
-                    bytes,
-                    record_count,
-                    crc32c: 0,
-                    ..*run
-                });
+                at.damaged
+                    .push(damage(end, end_offset, run.position, run.base_offset));
             }
+            (at.end, at.end_offset) = (run.position, run.base_offset);
         }
         if crc32c(bytes) != run.crc32c {
             if run.end_position() > kept {
-                break;
+                // A shorter run, or the bytes of the write-ahead log, may go on from here.
+                continue;
             }
-            at.damaged.push(*run);
+            at.damaged.push(damage(
+                at.end,
+                at.end_offset,
+                run.end_position(),
+                run.end_offset(),
+            ));
         }
         (at.end, at.end_offset) = (run.end_position(), run.end_offset());
     }
@@ -169,6 +207,46 @@ pub(crate) struct SegmentOnDisk<'a> {
     pub(crate) seal_bytes: u64,
     pub(crate) block_bytes: u32,
     pub(crate) now_ns: u64,
+    /// What the write-ahead log has for the partition.
+    pub(crate) records: &'a [FoundRecord<'a>],
+}
+
+impl<'a> SegmentOnDisk<'a> {
+    /// The records of this segment.
+    fn records(&self) -> impl Iterator<Item = &'a FoundRecord<'a>> {
+        let segment = self.identity.base_offset;
+        self.records
+            .iter()
+            .filter(move |record| record.header.segment == segment)
+    }
+}
+
+/// Puts the bytes of records into a segment where they are not there. What it writes is not synced.
+fn apply_records(segment: &SegmentOnDisk<'_>, file: &Arc<dyn DiskFile>) -> Result<(), DiskError> {
+    let path = segment.path;
+    let end = segment
+        .records()
+        .map(|record| record.run().end_position())
+        .max();
+    let Some(end) = end else { return Ok(()) };
+    let bytes = file.len().on("read the length of", path)?;
+    if bytes <= end {
+        // A byte more than the frames: it must not look closed in order (LOG-6).
+        file.allocate(end + 1).on("grow", path)?;
+    }
+    for record in segment.records() {
+        let run = record.run();
+        let map = file
+            .map_read_only(to_usize(run.end_position()).on("map", path)?)
+            .on("map", path)?;
+        let there = map.bytes(to_usize(run.position).on("map", path)?..map.published());
+        if there != record.frames {
+            drop(map);
+            file.write_at(record.frames, run.position)
+                .on("put the write-ahead log into", path)?;
+        }
+    }
+    Ok(())
 }
 
 /// Opens one segment.
@@ -183,7 +261,7 @@ pub(crate) fn recover_segment(
         ..
     } = *segment;
     let file = disk.open(path).on("open", path)?;
-    let file_bytes = file.len().on("read the length of", path)?;
+    let mut file_bytes = file.len().on("read the length of", path)?;
     let index_path = index_path(path);
     let index_bytes = match disk.open(&index_path).and_then(|index| index.read_all()) {
         Ok(bytes) => bytes,
@@ -216,6 +294,9 @@ pub(crate) fn recover_segment(
             marker.frame_bytes
         ));
     }
+    apply_records(segment, &file)?;
+    index.add_runs(segment.records().map(FoundRecord::run));
+    file_bytes = file_bytes.max(file.len().on("read the length of", path)?);
     recover_unsealed(segment, file, file_bytes, &index, findings)
 }
 
@@ -240,7 +321,13 @@ fn recover_unsealed(
         let map = file
             .map_read_only(to_usize(file_bytes).on("map", path)?)
             .on("map", path)?;
-        judge(map.bytes(0..map.published()), identity.base_offset, index)
+        let published = index.published_in(&disk.boot_id());
+        judge(
+            map.bytes(0..map.published()),
+            identity.base_offset,
+            index,
+            published,
+        )
     };
     report(path, index, &verdict, file_bytes, findings);
     if file_bytes > verdict.end {
@@ -258,11 +345,14 @@ fn recover_unsealed(
     }
     let published = to_usize(verdict.end).on("map", path)?;
     let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
-    let (map, writer) = file.map(capacity, published).on("map", path)?;
+    let (map, publisher) = file.map(capacity, published).on("map", path)?;
     if !verdict.closed {
         // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
-        // page cache is written again, so that the sync below covers it whatever came before (LOG-8).
-        rewrite(&file, map.bytes(0..published)).on("rewrite the tail of", path)?;
+        // page cache is written again, so that the sync below covers it whatever came before (LOG-8). What the index's
+        // entries say was synced had its sync.
+        let from = index.entries_synced.min(verdict.end);
+        let tail = to_usize(from).on("map", path)?..published;
+        rewrite(&file, map.bytes(tail), from).on("rewrite the tail of", path)?;
     }
     let (blocks, end_offset) = rebuild_blocks(
         map.bytes(0..published),
@@ -272,16 +362,17 @@ fn recover_unsealed(
     );
     file.sync().on("sync", path)?;
     let index_path = index_path(path);
-    let entries = index
-        .ends
-        .iter()
-        .take_while(|end| **end <= verdict.end)
-        .count();
+    let ends = index.ends.iter().take_while(|end| **end <= verdict.end);
+    let (entries, covered_position) = ends.fold((0, 0), |(count, _), end| (count + 1, *end));
     let kept_index_bytes = (HEADER_BYTES + entries * ENTRY_BYTES) as u64;
     let (index_file, state) = if index.damage.is_none() {
         let index_file = disk.open(&index_path).on("open", &index_path)?;
+        // What counts and has no entry yet is marked until it has; what was cut is vouched for no more.
+        let boot = boot_field(&disk.boot_id());
+        let header = identity.marked_header(verdict.end, end_offset, &boot);
         let tidied = index_file
             .set_len(kept_index_bytes)
+            .and_then(|()| index_file.write_at(&header, 0))
             .and_then(|()| index_file.sync());
         tidied.on("cut", &index_path)?;
         (index_file, IndexState::Usable)
@@ -289,22 +380,22 @@ fn recover_unsealed(
         // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
         (Arc::clone(&file), IndexState::Damaged)
     };
-    let covered = index
-        .blocks
-        .iter()
-        .take_while(|run| run.end_position() <= verdict.end)
-        .last();
+    let covered_blocks = blocks
+        .blocks()
+        .partition_point(|block| block.end_position() <= covered_position);
     Ok(RecoveredSegment::Open(
         Box::new(Recovered {
             file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
-            writer,
+            publisher,
             index: index_file,
+            index_bytes: kept_index_bytes,
+            covered: Covered {
+                // The last block may still grow.
+                blocks: covered_blocks.min(blocks.blocks().len().saturating_sub(1)),
+                position: covered_position,
+            },
             blocks,
             allocated_bytes: verdict.end,
-            synced_position: verdict.end,
-            index_bytes: kept_index_bytes,
-            run_position: covered.map_or(0, Block::end_position),
-            run_offset: covered.map_or(identity.base_offset, Block::end_offset),
             end_offset,
             appended_at_ns: segment.now_ns,
         }),
@@ -313,8 +404,8 @@ fn recover_unsealed(
 }
 
 /// Writes the bytes a file holds over themselves, by way of a buffer since they are mapped from it.
-fn rewrite(file: &Arc<dyn DiskFile>, bytes: &[u8]) -> io::Result<()> {
-    let mut position = 0;
+fn rewrite(file: &Arc<dyn DiskFile>, bytes: &[u8], from: u64) -> io::Result<()> {
+    let mut position = from;
     for piece in bytes.chunks(1 << 20) {
         let copy = piece.to_vec();
         file.write_at(&copy, position)?;
@@ -456,6 +547,8 @@ pub(crate) fn list_segments(
             || index_base
                 .is_some_and(|segment| base(&segment).is_some_and(|base| bases.contains(&base)))
             || name == crate::reserve::FILE_NAME
+            || name == PREPARED_SEGMENT
+            || name == PREPARED_INDEX
             || name.ends_with(".cut")
     };
     let strange = names.iter().filter(|name| !known(name)).cloned().collect();

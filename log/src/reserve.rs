@@ -21,11 +21,11 @@ use basalt_proto::Offset;
 use crate::block::crc32c;
 use crate::disk::{Disk, replace_file};
 use crate::error::{DiskError, OnDisk};
+use crate::index::{BOOT_BYTES, boot_field};
 
 pub(crate) const FILE_NAME: &str = "reserved";
 const MAGIC: &[u8; 8] = b"BSLTRSV1";
 const FILE_BYTES: usize = 64;
-const BOOT_BYTES: usize = 36;
 const BOOT_AT: usize = 24;
 
 /// Offsets reserved at a time: one small durable write in so many records.
@@ -40,13 +40,6 @@ fn encode(bound: Offset, floor: Offset, boot_id: &str) -> [u8; FILE_BYTES] {
     let crc = crc32c(&out[..60]);
     out[60..].copy_from_slice(&crc.to_be_bytes());
     out
-}
-
-fn boot_field(boot_id: &str) -> [u8; BOOT_BYTES] {
-    let mut field = [0; BOOT_BYTES];
-    let bytes = &boot_id.as_bytes()[..boot_id.len().min(BOOT_BYTES)];
-    field[..bytes.len()].copy_from_slice(bytes);
-    field
 }
 
 /// What the file says.

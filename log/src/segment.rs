@@ -1,32 +1,44 @@
-//! The active segment: a preallocated, mapped file that one appender fills, and its growing index.
+//! The active segment: a preallocated file that one appender fills by `pwrite(2)`, mapped for its readers, and its growing
+//! index.
 //!
-//! Blocks of the disk are allocated before bytes are written into the map, for the frames and for the index entry that
-//! will cover them, so that a full disk is an error here and nowhere later.
+//! Blocks of the disk are allocated before bytes are written, for the frames and for the index entries that will cover them,
+//! so that a full disk is an error before anything is appended and nowhere later.
 //!
 //! - **LOG-6**: an active segment's file is at least a byte longer than its frames, zeros after them, until the log is
 //!   closed in order or the segment sealed. A file that ends with its last frame was therefore not left by a crash.
 
+use std::cell::RefCell;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use basalt_proto::{FrameLimits, Offset, patch_offset, patch_record_count};
+use basalt_proto::{FRAME_HEADER_BYTES, FrameHeader, Offset, PartitionId};
 
-use crate::block::{Block, BlockBuilder, crc32c};
+use crate::block::{Block, BlockBuilder};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{DiskError, OnDisk};
-use crate::index::{ENTRY_BYTES, HEADER_BYTES, SegmentIdentity};
-use crate::mmap::MapWriter;
+use crate::index::{BootField, Covered, HEADER_BYTES, IndexFile, SegmentIdentity, owner_part};
+use crate::mmap::{Map, Publisher};
+use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
 
 /// The first allocation of a segment: an almost idle partition costs little.
-const FIRST_ALLOCATION_BYTES: u64 = 64 << 10;
+const FIRST_ALLOCATION_BYTES: u64 = 4 << 10;
 /// Files are allocated in whole pages.
 const PAGE_BYTES: u64 = 4096;
-/// How much room an index gets ahead.
-const INDEX_STEP_BYTES: u64 = 16 << 10;
 /// What a segment may exceed its size by when a single append is larger (LOG-6 needs one byte).
 const SLACK_BYTES: u64 = 4096;
+/// So much is numbered, summed and written at a time: it stays in the processor's cache between the three.
+const PIECE_BYTES: usize = 256 << 10;
+/// Names of a segment made ahead, before it is known at which offset it begins.
+pub(crate) const PREPARED_SEGMENT: &str = "next.seg";
+pub(crate) const PREPARED_INDEX: &str = "next.idx";
+
+thread_local! {
+    /// Where frames get their offsets before they are written.
+    static PIECE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 pub(crate) fn segment_path(dir: &Path, base_offset: Offset) -> PathBuf {
     dir.join(format!("{:020}.seg", base_offset.0))
@@ -40,19 +52,17 @@ pub(crate) fn index_path(segment_path: &Path) -> PathBuf {
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) file: Arc<SegmentFile>,
-    pub(crate) index: Arc<dyn DiskFile>,
-    writer: MapWriter,
+    pub(crate) index: Arc<IndexFile>,
+    /// Set once the files' names are known to be durable.
+    pub(crate) named: Arc<AtomicBool>,
+    publisher: Publisher,
     blocks: BlockBuilder,
     /// It is sealed before it would grow past this.
     seal_bytes: u64,
     allocated_bytes: u64,
-    index_bytes: u64,
-    index_reserved_bytes: u64,
-    /// Up to where its bytes are known to be on the disk.
-    pub(crate) synced_position: u64,
-    /// Where the run begins that no index entry covers yet, and its first offset.
-    run_position: u64,
-    run_offset: Offset,
+    /// What the next commit begins with: all before it is durable or about to be.
+    pub(crate) committed_position: u64,
+    pub(crate) committed_offset: Offset,
     end_offset: Offset,
     pub(crate) appended_at_ns: u64,
 }
@@ -60,22 +70,125 @@ pub(crate) struct Active {
 /// What a recovered segment goes on with.
 pub(crate) struct Recovered {
     pub(crate) file: Arc<SegmentFile>,
-    pub(crate) writer: MapWriter,
+    pub(crate) publisher: Publisher,
+    /// Its index, and where the entries in it that count end; the file is the segment's own where the index is damaged.
     pub(crate) index: Arc<dyn DiskFile>,
+    pub(crate) index_bytes: u64,
+    pub(crate) covered: Covered,
     pub(crate) blocks: BlockBuilder,
     pub(crate) allocated_bytes: u64,
-    pub(crate) synced_position: u64,
-    pub(crate) index_bytes: u64,
-    pub(crate) run_position: u64,
-    pub(crate) run_offset: Offset,
     pub(crate) end_offset: Offset,
     pub(crate) appended_at_ns: u64,
+}
+
+/// A segment made ahead: allocated, mapped, durable but for its names.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    file: Arc<dyn DiskFile>,
+    index: Arc<dyn DiskFile>,
+    map: Map,
+    publisher: Publisher,
+    seal_bytes: u64,
+    allocated_bytes: u64,
 }
 
 /// Address space for a segment that is sealed at `seal_bytes`.
 pub(crate) fn map_capacity(seal_bytes: u64) -> io::Result<usize> {
     usize::try_from(seal_bytes.saturating_add(SLACK_BYTES))
         .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
+}
+
+impl Prepared {
+    /// Makes the files of a segment to come, with all its blocks. Blocks on the disk for long: not for an appender.
+    ///
+    /// # Errors
+    /// [`DiskError`]; what was made is removed if it can be helped, and by the next open in any case.
+    pub(crate) fn create(
+        disk: &dyn Disk,
+        dir: &Path,
+        topic_id: TopicId,
+        partition: PartitionId,
+        seal_bytes: u64,
+    ) -> Result<Self, DiskError> {
+        let (path, index_path) = (dir.join(PREPARED_SEGMENT), dir.join(PREPARED_INDEX));
+        let created = Self::create_files(disk, &path, &index_path, seal_bytes, |index| {
+            let mut header = [0; HEADER_BYTES];
+            let owner = owner_part(topic_id, partition);
+            header[..owner.len()].copy_from_slice(&owner);
+            index.write_at(&header, 0).and_then(|()| index.sync())
+        });
+        if created.is_err() {
+            // Ignored: the error that counts is the first one.
+            let _ = disk.remove_file(&index_path);
+            let _ = disk.remove_file(&path);
+        }
+        created
+    }
+
+    fn create_files(
+        disk: &dyn Disk,
+        path: &Path,
+        index_path: &Path,
+        seal_bytes: u64,
+        write_header: impl Fn(&dyn DiskFile) -> io::Result<()>,
+    ) -> Result<Self, DiskError> {
+        let file = disk.create(path).on("create", path)?;
+        let index = disk.create(index_path).on("create", index_path)?;
+        write_header(index.as_ref()).on("write", index_path)?;
+        let allocated_bytes = round_up(seal_bytes + 1);
+        file.allocate(allocated_bytes).on("grow", path)?;
+        let (map, publisher) = map_capacity(seal_bytes)
+            .and_then(|capacity| file.map(capacity, 0))
+            .on("map", path)?;
+        Ok(Self {
+            file,
+            index,
+            map,
+            publisher,
+            seal_bytes,
+            allocated_bytes,
+        })
+    }
+
+    /// Gives it its name and base offset. Nothing is synced: the names are durable with the next sync of the folder, and no
+    /// frame in it is before.
+    ///
+    /// # Errors
+    /// [`DiskError`]: nothing was appended, and the files may have either name.
+    pub(crate) fn put_to_use(
+        self,
+        disk: &dyn Disk,
+        dir: &Path,
+        identity: SegmentIdentity,
+        block_bytes: u32,
+    ) -> Result<Active, DiskError> {
+        let path = segment_path(dir, identity.base_offset);
+        let index_path = index_path(&path);
+        // The base offset first, then the index's name: a segment never stands without an index that fits it.
+        let index = IndexFile::put_to_use(index_path.clone(), identity, self.index)?;
+        disk.rename(&dir.join(PREPARED_INDEX), &index_path)
+            .on("rename to", &index_path)?;
+        disk.rename(&dir.join(PREPARED_SEGMENT), &path)
+            .on("rename to", &path)?;
+        Ok(Active {
+            file: Arc::new(SegmentFile::new(path, identity, self.file, self.map)),
+            index: Arc::new(index),
+            named: Arc::new(AtomicBool::new(false)),
+            publisher: self.publisher,
+            blocks: BlockBuilder::new(block_bytes),
+            seal_bytes: self.seal_bytes,
+            allocated_bytes: self.allocated_bytes,
+            committed_position: 0,
+            committed_offset: identity.base_offset,
+            end_offset: identity.base_offset,
+            appended_at_ns: 0,
+        })
+    }
+
+    /// Bytes of frames that fit it.
+    pub(crate) fn room_bytes(&self) -> u64 {
+        self.seal_bytes
+    }
 }
 
 impl Active {
@@ -128,40 +241,50 @@ impl Active {
             .and_then(|()| index.sync())
             .on("write", &index_path)?;
         disk.sync_dir(dir).on("sync", dir)?;
-        let (map, writer) = map_capacity(seal_bytes)
+        let (map, publisher) = map_capacity(seal_bytes)
             .and_then(|capacity| file.map(capacity, 0))
             .on("map", path)?;
+        let index = IndexFile::new(
+            index_path,
+            identity,
+            index,
+            HEADER_BYTES as u64,
+            Covered::default(),
+        );
         Ok(Self {
             file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
-            index,
-            writer,
+            index: Arc::new(index),
+            named: Arc::new(AtomicBool::new(true)),
+            publisher,
             blocks: BlockBuilder::new(block_bytes),
             seal_bytes,
             allocated_bytes: 0,
-            index_bytes: HEADER_BYTES as u64,
-            index_reserved_bytes: 0,
-            synced_position: 0,
-            run_position: 0,
-            run_offset: identity.base_offset,
+            committed_position: 0,
+            committed_offset: identity.base_offset,
             end_offset: identity.base_offset,
             appended_at_ns: 0,
         })
     }
 
-    /// Goes on with a segment that recovery has read.
+    /// Goes on with a segment that recovery has read: all in it is on the disk.
     pub(crate) fn from_recovered(recovered: Recovered, seal_bytes: u64) -> Self {
+        let index = IndexFile::new(
+            index_path(&recovered.file.path),
+            recovered.file.identity,
+            recovered.index,
+            recovered.index_bytes,
+            recovered.covered,
+        );
         Self {
+            committed_position: recovered.publisher.position() as u64,
+            committed_offset: recovered.end_offset,
             file: recovered.file,
-            index: recovered.index,
-            writer: recovered.writer,
+            index: Arc::new(index),
+            named: Arc::new(AtomicBool::new(true)),
+            publisher: recovered.publisher,
             blocks: recovered.blocks,
             seal_bytes,
             allocated_bytes: recovered.allocated_bytes,
-            index_bytes: recovered.index_bytes,
-            index_reserved_bytes: 0,
-            synced_position: recovered.synced_position,
-            run_position: recovered.run_position,
-            run_offset: recovered.run_offset,
             end_offset: recovered.end_offset,
             appended_at_ns: recovered.appended_at_ns,
         }
@@ -177,7 +300,7 @@ impl Active {
 
     /// Bytes of its frames.
     pub(crate) fn frame_bytes(&self) -> u64 {
-        self.writer.position() as u64
+        self.publisher.position() as u64
     }
 
     pub(crate) fn blocks(&self) -> &[Block] {
@@ -186,8 +309,13 @@ impl Active {
 
     /// Bytes that still fit before it is to be sealed.
     pub(crate) fn room_bytes(&self) -> u64 {
-        let end = (self.seal_bytes).min((self.writer.capacity() as u64).saturating_sub(1));
+        let end = (self.seal_bytes).min((self.publisher.capacity() as u64).saturating_sub(1));
         end.saturating_sub(self.frame_bytes())
+    }
+
+    /// Whether it is time to make the next segment.
+    pub(crate) fn is_nearly_full(&self) -> bool {
+        self.frame_bytes() >= self.seal_bytes / 4 * 3
     }
 
     /// Makes an empty segment able to hold a frame of `bytes`, if it is larger than segments are.
@@ -206,7 +334,7 @@ impl Active {
             file,
             ..
         } = &*self.file;
-        let (map, writer) = map_capacity(bytes)
+        let (map, publisher) = map_capacity(bytes)
             .and_then(|capacity| file.map(capacity, 0))
             .on("map", path)?;
         self.file = Arc::new(SegmentFile::new(
@@ -215,36 +343,27 @@ impl Active {
             Arc::clone(file),
             map,
         ));
-        self.writer = writer;
+        self.publisher = publisher;
         self.seal_bytes = bytes;
         Ok(())
     }
 
-    /// Allocates what an append of `bytes` needs: blocks for the frames, one byte more (LOG-6), and room for its index
-    /// entry, that of the run before it and a closed marker.
+    /// Allocates what an append of `bytes` needs: blocks for the frames, one byte more (LOG-6), and room for the index
+    /// entries of all that has none.
     pub(crate) fn make_room(&mut self, bytes: u64) -> Result<(), DiskError> {
         if bytes == 0 {
             return Ok(());
         }
-        let index_needed = self.index_bytes + 3 * ENTRY_BYTES as u64;
-        if index_needed > self.index_reserved_bytes {
-            let path = index_path(&self.file.path);
-            let ahead = index_needed + INDEX_STEP_BYTES;
-            match self.index.reserve(ahead) {
-                Ok(()) => self.index_reserved_bytes = ahead,
-                Err(_) => {
-                    self.index.reserve(index_needed).on("grow", &path)?;
-                    self.index_reserved_bytes = index_needed;
-                }
-            }
-        }
+        let uncovered = self.blocks().len() - self.index.covered().blocks;
+        let coming = usize::try_from(bytes / self.blocks.block_bytes()).unwrap_or(usize::MAX);
+        self.index.make_room(uncovered.saturating_add(coming) + 2)?;
         let needed = round_up(self.frame_bytes() + bytes + 1);
         if needed <= self.allocated_bytes {
             return Ok(());
         }
         let generous = self
             .allocated_bytes
-            .saturating_mul(2)
+            .saturating_mul(4)
             .max(FIRST_ALLOCATION_BYTES);
         let generous = round_up(generous.min(self.seal_bytes + 1)).max(needed);
         let file = &self.file.file;
@@ -272,108 +391,60 @@ impl Active {
         }
     }
 
-    /// Copies whole frames to the tail, numbering them from [`Self::end_offset`]. [`Self::make_room`] came before.
-    pub(crate) fn append(
-        &mut self,
-        frames: &[u8],
-        lengths: impl Iterator<Item = (usize, u32)>,
-        now_ns: u64,
-    ) {
-        let position = self.frame_bytes();
+    /// Writes whole frames to the tail, numbering them from [`Self::end_offset`]. [`Self::make_room`] came before.
+    ///
+    /// # Errors
+    /// [`DiskError`] when the disk refused: the frames are not published, and what was written of them is in the way of
+    /// others, so that nothing more may be appended.
+    pub(crate) fn append(&mut self, frames: &[u8], now_ns: u64) -> Result<(), DiskError> {
+        let start = self.frame_bytes();
         assert!(
-            position + (frames.len() as u64) < self.allocated_bytes,
+            start + (frames.len() as u64) < self.allocated_bytes,
             "room is made before an append (LOG-6)"
         );
-        let tail = self.writer.unpublished(frames.len());
-        tail.copy_from_slice(frames);
-        let mut rest = tail;
-        let mut offset = self.end_offset;
-        for (frame_bytes, record_count) in lengths {
-            let (frame, after) = rest.split_at_mut(frame_bytes);
-            patch_offset(frame, offset);
-            if record_count == 0 {
-                patch_record_count(frame, 1);
+        let (mut position, mut offset) = (start, self.end_offset);
+        let before = self.blocks.mark();
+        let written = PIECE.with_borrow_mut(|piece| {
+            for whole in pieces(frames) {
+                piece.clear();
+                piece.extend_from_slice(whole);
+                offset = self.blocks.number(piece, position, offset);
+                self.file
+                    .file
+                    .write_at(piece, position)
+                    .on("append to", &self.file.path)?;
+                position += piece.len() as u64;
             }
-            offset = Offset(offset.0 + u64::from(record_count.max(1)));
-            rest = after;
+            // A single large frame must not hold its memory for good.
+            piece.shrink_to(2 * PIECE_BYTES);
+            Ok(())
+        });
+        if let Err(error) = written {
+            // Readers go by the blocks: they end with what is published.
+            self.blocks.undo(before);
+            return Err(error);
         }
-        assert!(rest.is_empty(), "the lengths are those of the frames");
-        self.writer.publish(frames.len());
+        self.publisher.publish(frames.len());
         self.end_offset = offset;
         self.appended_at_ns = now_ns;
-        let start = usize::try_from(position).unwrap_or(usize::MAX);
-        let stored = self.file.map.bytes(start..start + frames.len());
-        let taken = self.blocks.append(stored, position, FrameLimits::UNLIMITED);
-        assert_eq!(taken, frames.len(), "appended frames were checked before");
-    }
-
-    /// Whether frames were appended that no index entry covers.
-    pub(crate) fn has_open_run(&self) -> bool {
-        self.frame_bytes() > self.run_position
-    }
-
-    /// Writes the index entry of the open run (LOG-3). Nothing is synced.
-    pub(crate) fn close_run(&mut self) -> Result<(), DiskError> {
-        if !self.has_open_run() {
-            return Ok(());
-        }
-        let end = self.frame_bytes();
-        let start = usize::try_from(self.run_position).unwrap_or(usize::MAX);
-        let run = Block {
-            base_offset: self.run_offset,
-            position: self.run_position,
-            bytes: end - self.run_position,
-            record_count: self.end_offset.0 - self.run_offset.0,
-            frame_count: 0,
-            min_timestamp_ns: 0,
-            max_timestamp_ns: u64::MAX,
-            crc32c: crc32c(self.file.map.bytes(start..self.writer.position())),
-            has_batches: true,
-        };
-        self.write_entry(&run)?;
-        self.run_position = end;
-        self.run_offset = self.end_offset;
         Ok(())
     }
 
-    fn write_entry(&mut self, run: &Block) -> Result<(), DiskError> {
-        let entry = self.file.identity.run_entry(run, self.synced_position);
+    /// Marks all frames as whole in the page cache (LOG-3).
+    pub(crate) fn mark_published(&self, boot: &BootField) -> Result<(), DiskError> {
         self.index
-            .write_at(&entry, self.index_bytes)
-            .on("append to", &index_path(&self.file.path))?;
-        self.index_bytes += ENTRY_BYTES as u64;
-        Ok(())
+            .publish(self.frame_bytes(), self.end_offset, boot)
     }
 
-    /// Cuts both files to what is in them and syncs them: the state of a log closed in order.
+    /// Cuts both files to what is in them and syncs them: the state of a log closed in order. All frames are synced and
+    /// have their entries.
     pub(crate) fn trim(&mut self) -> Result<(), DiskError> {
-        self.close_run()?;
-        let file = Arc::clone(&self.file);
         let end = self.frame_bytes();
-        // The frames' sync comes first: only then may the file end with them (LOG-6), and the index say so.
-        file.file.sync().on("sync", &file.path)?;
-        self.synced_position = end;
-        let closed = Block {
-            base_offset: self.end_offset,
-            position: end,
-            bytes: 0,
-            record_count: 0,
-            frame_count: 0,
-            min_timestamp_ns: 0,
-            max_timestamp_ns: 0,
-            crc32c: 0,
-            has_batches: false,
-        };
-        self.write_entry(&closed)?;
-        let index_path = index_path(&file.path);
-        self.index
-            .set_len(self.index_bytes)
-            .and_then(|()| self.index.sync())
-            .on("trim", &index_path)?;
-        file.file
-            .set_len(end)
-            .and_then(|()| file.file.sync())
-            .on("trim", &file.path)
+        self.index.close(end, self.end_offset)?;
+        let file = &self.file.file;
+        file.set_len(end)
+            .and_then(|()| file.sync())
+            .on("trim", &self.file.path)
     }
 
     /// A view of all its frames.
@@ -387,6 +458,57 @@ impl Active {
             sealed,
         }
     }
+}
+
+/// Makes the names in a segment's folder durable, unless they are.
+pub(crate) fn sync_names(disk: &dyn Disk, dir: &Path, named: &AtomicBool) -> Result<(), DiskError> {
+    if named.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    disk.sync_dir(dir).on("sync", dir)?;
+    named.store(true, Ordering::Release);
+    Ok(())
+}
+
+/// Cuts frames into pieces of whole frames of about [`PIECE_BYTES`].
+fn pieces(frames: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let cut = if rest.len() <= PIECE_BYTES {
+            rest.len()
+        } else {
+            whole_frames_up_to(rest, PIECE_BYTES)
+        };
+        let (piece, after) = rest.split_at(cut);
+        rest = after;
+        Some(piece)
+    })
+}
+
+/// Bytes of the whole frames at the start of `frames` that fit `bytes`, but of one at least.
+fn whole_frames_up_to(frames: &[u8], bytes: usize) -> usize {
+    let mut end = 0;
+    for frame_bytes in frame_lengths(frames).map(|(frame_bytes, _)| frame_bytes) {
+        if end > 0 && end + frame_bytes > bytes {
+            break;
+        }
+        end += frame_bytes;
+    }
+    end
+}
+
+/// Length and record count of each frame in checked frames.
+pub(crate) fn frame_lengths(frames: &[u8]) -> impl Iterator<Item = (usize, u32)> {
+    let mut rest = frames;
+    std::iter::from_fn(move || {
+        let header = FrameHeader::decode(rest.first_chunk::<FRAME_HEADER_BYTES>()?).ok()?;
+        let bytes = usize::try_from(header.frame_bytes()).ok()?;
+        rest = rest.get(bytes..)?;
+        Some((bytes, header.record_count))
+    })
 }
 
 fn round_up(bytes: u64) -> u64 {

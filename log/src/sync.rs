@@ -1,7 +1,8 @@
-//! The threads that run group commits and seal segments, and the queue they take partitions from.
+//! The threads beside the appenders: one that runs group commits, and some that settle, seal, make segments ahead and run
+//! checkpoints of the write-ahead log; and the queues they take partitions from.
 //!
-//! A partition is queued at most once: appends that come while it waits are covered by the same fsync, and those that
-//! come while it syncs queue it again. Nothing is polled: an idle log's threads sleep until the queue wakes them.
+//! A partition is queued at most once in each: appends that come while it waits are covered by the same sync, and those
+//! that come while it syncs queue it again. Nothing is polled: an idle log's threads sleep until a queue wakes them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,7 +14,9 @@ use tokio::sync::watch;
 use crate::clock::Clock;
 use crate::config::LogConfig;
 use crate::disk::Disk;
-use crate::partition::Partition;
+use crate::index::BootField;
+use crate::partition::{Partition, commit_group};
+use crate::wal::Wal;
 
 /// What all partitions of a log share.
 #[derive(Debug)]
@@ -22,6 +25,9 @@ pub(crate) struct Shared {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) config: LogConfig,
     pub(crate) queue: SyncQueue,
+    pub(crate) wal: Wal,
+    /// The boot in which this process runs.
+    pub(crate) boot: BootField,
     /// Counts segments that were sealed.
     pub(crate) seals: watch::Sender<u64>,
 }
@@ -30,11 +36,14 @@ pub(crate) struct Shared {
 pub(crate) struct SyncQueue {
     state: Mutex<QueueState>,
     wake: Condvar,
+    wake_commits: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct QueueState {
+    commits: Vec<Arc<Partition>>,
     ready: VecDeque<Arc<Partition>>,
+    checkpoint: bool,
     /// Few: one for each partition at level `os` with unflushed records, or whose sealing is to be tried again.
     delayed: Vec<(Instant, Arc<Partition>)>,
     stopped: bool,
@@ -48,7 +57,45 @@ fn monotonic() -> Instant {
     Instant::now()
 }
 
+enum Task {
+    Partition(Arc<Partition>),
+    Checkpoint,
+}
+
 impl SyncQueue {
+    /// Queues a partition for the next group commit.
+    pub(crate) fn push_commit(&self, partition: Arc<Partition>) {
+        let mut state = self.state.lock();
+        state.commits.push(partition);
+        let first = state.commits.len() == 1;
+        drop(state);
+        if first {
+            self.wake_commits.notify_one();
+        }
+    }
+
+    /// Waits for partitions that want a commit and takes them all; `None` once the queue has stopped.
+    fn next_group(&self) -> Option<Vec<Arc<Partition>>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.stopped {
+                return None;
+            }
+            if !state.commits.is_empty() {
+                return Some(std::mem::take(&mut state.commits));
+            }
+            self.wake_commits.wait(&mut state);
+        }
+    }
+
+    /// Has a thread empty the full files of the write-ahead log.
+    pub(crate) fn push_checkpoint(&self) {
+        let mut state = self.state.lock();
+        if !std::mem::replace(&mut state.checkpoint, true) {
+            self.wake.notify_one();
+        }
+    }
+
     /// Queues a partition for a thread.
     pub(crate) fn push(&self, partition: Arc<Partition>) {
         self.state.lock().ready.push_back(partition);
@@ -63,14 +110,17 @@ impl SyncQueue {
         self.wake.notify_one();
     }
 
-    fn next(&self) -> Option<Arc<Partition>> {
+    fn next(&self) -> Option<Task> {
         let mut state = self.state.lock();
         loop {
             if state.stopped {
                 return None;
             }
             if let Some(partition) = state.ready.pop_front() {
-                return Some(partition);
+                return Some(Task::Partition(partition));
+            }
+            if std::mem::take(&mut state.checkpoint) {
+                return Some(Task::Checkpoint);
             }
             let due = state
                 .delayed
@@ -80,7 +130,7 @@ impl SyncQueue {
                 .map(|(index, (at, _))| (index, *at));
             match due {
                 Some((index, at)) if at <= monotonic() => {
-                    return Some(state.delayed.swap_remove(index).1);
+                    return Some(Task::Partition(state.delayed.swap_remove(index).1));
                 }
                 Some((_, at)) => {
                     self.wake.wait_until(&mut state, at);
@@ -95,18 +145,46 @@ impl SyncQueue {
         let mut state = self.state.lock();
         state.stopped = true;
         let forgotten = (
+            std::mem::take(&mut state.commits),
             std::mem::take(&mut state.ready),
             std::mem::take(&mut state.delayed),
         );
         drop(state);
         drop(forgotten);
         self.wake.notify_all();
+        self.wake_commits.notify_all();
     }
 }
 
-/// One thread's life.
+/// The life of a thread that does disk work.
 pub(crate) fn run(shared: &Shared) {
-    while let Some(partition) = shared.queue.next() {
-        partition.run_queued();
+    while let Some(task) = shared.queue.next() {
+        match task {
+            Task::Partition(partition) => partition.run_queued(),
+            Task::Checkpoint => checkpoint(shared),
+        }
+    }
+}
+
+/// The life of the thread that commits.
+pub(crate) fn run_commits(shared: &Shared) {
+    while let Some(partitions) = shared.queue.next_group() {
+        commit_group(shared, partitions);
+    }
+}
+
+/// Settles the partitions that full files of the write-ahead log know of, and gives the files free (LOG-14).
+pub(crate) fn checkpoint(shared: &Shared) {
+    while let Some(file) = shared.wal.take_full() {
+        let settled = file
+            .partitions()
+            .iter()
+            .all(|partition| partition.settle_for_checkpoint());
+        if !settled {
+            // A partition takes no more appends, or the disk is full: another checkpoint, or the next open, puts it right.
+            shared.wal.keep(file);
+            return;
+        }
+        shared.wal.recycle(file);
     }
 }

@@ -101,7 +101,7 @@ impl SegmentFile {
             .any(|position| (block.position..block.end_position()).contains(position))
     }
 
-    fn bytes(&self, from: u64, to: u64) -> &[u8] {
+    pub(crate) fn bytes(&self, from: u64, to: u64) -> &[u8] {
         // Positions are those of published bytes, which fit the address space they are mapped in.
         self.map.bytes(
             usize::try_from(from).unwrap_or(usize::MAX)..usize::try_from(to).unwrap_or(usize::MAX),

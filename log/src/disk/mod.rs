@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::mmap::{Map, MapWriter};
+use crate::mmap::{Map, Publisher};
 
 mod real;
 pub mod sim;
@@ -124,7 +124,7 @@ pub trait DiskFile: Debug + Send + Sync {
     ///
     /// # Errors
     /// The system's error.
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)>;
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)>;
 
     /// Maps the first `bytes` bytes for reading.
     ///

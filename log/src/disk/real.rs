@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::fs::{FallocateFlags, FlockOperation};
 
 use super::{Disk, DiskFile};
-use crate::mmap::{self, Map, MapWriter};
+use crate::mmap::{self, Map, Publisher};
 
 /// Bytes written at a time where the file system has no `fallocate`.
 static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
@@ -165,7 +165,7 @@ impl DiskFile for RealFile {
         self.0.set_len(bytes)
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)> {
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
         mmap::map_file(&self.0, capacity, published)
     }
 

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{Disk, DiskFile};
-use crate::mmap::{Map, MapWriter, Memory};
+use crate::mmap::{Map, Memory, Publisher};
 
 const SECTOR_BYTES: usize = 512;
 /// Address space of a simulated file.
@@ -559,7 +559,7 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)> {
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
         to_index(capacity as u64)?;
         Ok(self.memory.map(published))
     }

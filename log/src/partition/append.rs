@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use basalt_proto::{FRAME_HEADER_BYTES, FrameBatch, FrameHeader, Offset};
+use basalt_proto::{FrameBatch, Offset};
 
 use super::{Appended, Partition, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
 use crate::error::{AppendError, DiskError};
 use crate::recovery::identity;
 use crate::reserve;
-use crate::segment::Active;
+use crate::segment::{Active, Prepared, frame_lengths};
 
 /// The largest offset: what a signed 64-bit column can hold.
 const MAX_OFFSET: u64 = i64::MAX as u64;
@@ -48,29 +48,39 @@ impl Partition {
         if seen_unsynced {
             self.reserve(state, end_offset)?;
         }
-        self.write(state, batch)?;
+        self.write(state, batch, seen_unsynced)?;
         assert_eq!(
             state.log_end_offset, end_offset,
             "an append spans the records it was given"
         );
-        state.unflushed_bytes += batch.bytes().len() as u64;
-        if seen_unsynced && let Some(active) = &mut state.active {
-            // LOG-3: without its entry a crash of the process alone would cost the frames.
-            active
-                .close_run()
-                .map_err(|error| self.poison(state, &error))?;
+        state.unsettled_bytes += batch.bytes().len() as u64;
+        if seen_unsynced {
+            self.mark_published(state)?;
         }
         if level == TopicDurability::Os {
             self.raise_high_watermark(end_offset);
         }
-        self.queue_sync(
-            state,
-            level == TopicDurability::Fsync || durability == Durability::Fsync,
-        );
+        if level == TopicDurability::Fsync || durability == Durability::Fsync {
+            self.queue_commit(state);
+        }
+        self.queue_disk_work(state, level);
         Ok(Appended {
             base_offset,
             end_offset,
         })
+    }
+
+    /// LOG-3: without the mark a crash of the process alone would cost the frames.
+    fn mark_published(&self, state: &mut State) -> Result<(), AppendError> {
+        let boot = &self.shared.boot;
+        match state
+            .active
+            .as_ref()
+            .map(|active| active.mark_published(boot))
+        {
+            Some(Err(error)) => Err(self.poison(state, &error)),
+            _ => Ok(()),
+        }
     }
 
     /// Waits until an append is as durable as `durability` says: at once for `os` and `none`.
@@ -152,7 +162,12 @@ impl Partition {
     }
 
     /// Puts the batch into the active segment, or into as many as it takes. Whatever can fail comes first.
-    fn write(&self, state: &mut State, batch: &FrameBatch<'_>) -> Result<(), AppendError> {
+    fn write(
+        &self,
+        state: &mut State,
+        batch: &FrameBatch<'_>,
+        seen_unsynced: bool,
+    ) -> Result<(), AppendError> {
         let bytes = batch.bytes().len() as u64;
         if bytes > MAX_SEGMENT_BYTES {
             return Err(AppendError::TooLarge {
@@ -177,8 +192,7 @@ impl Partition {
             active
                 .make_room(bytes)
                 .map_err(|error| self.refuse(state, error))?;
-            self.fill(state, batch.bytes());
-            return Ok(());
+            return self.fill(state, batch.bytes());
         }
         let mut pieces = split(batch.bytes(), room, self.segment_bytes());
         let into_active = (pieces[0].frames.len() as u64 <= room).then(|| pieces.remove(0));
@@ -191,7 +205,7 @@ impl Partition {
         }
         let mut segments = Vec::with_capacity(pieces.len());
         for piece in &pieces {
-            match self.create_segment(base_offset, piece.frames.len() as u64) {
+            match self.next_segment(state, base_offset, piece.frames.len() as u64) {
                 Ok(segment) => segments.push(segment),
                 Err(error) => {
                     segments.iter().for_each(|segment| self.discard(segment));
@@ -201,24 +215,47 @@ impl Partition {
             base_offset = Offset(base_offset.0 + piece.record_count);
         }
         if let Some(piece) = into_active {
-            self.fill(state, piece.frames);
+            self.fill(state, piece.frames)?;
         }
         for (segment, piece) in segments.into_iter().zip(&pieces) {
-            if let Some(Err(error)) = state.active.as_mut().map(Active::close_run) {
-                return Err(self.poison(state, &error));
+            if seen_unsynced {
+                self.mark_published(state)?;
             }
             state.roll();
             state.active = Some(segment);
-            self.fill(state, piece.frames);
+            self.fill(state, piece.frames)?;
         }
         Ok(())
     }
 
-    fn fill(&self, state: &mut State, frames: &[u8]) {
-        if let Some(active) = &mut state.active {
-            active.append(frames, frame_lengths(frames), self.shared.clock.now_ns());
-            state.log_end_offset = active.end_offset();
+    fn fill(&self, state: &mut State, frames: &[u8]) -> Result<(), AppendError> {
+        let Some(active) = &mut state.active else {
+            return Ok(());
+        };
+        if let Err(error) = active.append(frames, self.shared.clock.now_ns()) {
+            return Err(self.poison(state, &error));
         }
+        state.log_end_offset = active.end_offset();
+        Ok(())
+    }
+
+    /// The segment that was made ahead, if it fits, or a new one.
+    fn next_segment(
+        &self,
+        state: &mut State,
+        base_offset: Offset,
+        first_bytes: u64,
+    ) -> Result<Active, DiskError> {
+        let fits = |prepared: &mut Prepared| prepared.room_bytes() >= first_bytes;
+        let Some(prepared) = state.prepared.take_if(fits) else {
+            return self.create_segment(base_offset, first_bytes);
+        };
+        let identity = identity(self.topic_id, self.id, base_offset);
+        let disk = self.shared.disk.as_ref();
+        let mut segment =
+            prepared.put_to_use(disk, &self.dir, identity, self.shared.config.block_bytes)?;
+        segment.make_room(first_bytes)?;
+        Ok(segment)
     }
 
     pub(super) fn create_segment(
@@ -249,34 +286,30 @@ impl Partition {
             .remove_file(&crate::segment::index_path(path));
     }
 
-    pub(super) fn queue_sync(&self, state: &mut State, now: bool) {
+    /// Has a thread settle, seal or make the next segment, if there is reason to.
+    pub(super) fn queue_disk_work(&self, state: &mut State, level: TopicDurability) {
         let config = &self.shared.config;
-        if config.sync_threads == 0 {
+        if config.sync_threads == 0 || state.queued.disk_work {
             return;
         }
-        let now = now || state.unflushed_bytes >= config.flush_bytes || !state.unsealed.is_empty();
+        let flush = level == TopicDurability::Os && state.unsettled_bytes >= config.flush_bytes;
+        let now = flush || !state.unsealed.is_empty() || state.wants_next();
+        let later = !now && level == TopicDurability::Os && !state.queued.later;
+        if !now && !later {
+            return;
+        }
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        if now && !state.queued {
-            state.queued = true;
+        state.queued.settle |= flush || later;
+        if now {
+            state.queued.disk_work = true;
             self.shared.queue.push(this);
-        } else if !now && !state.queued && !state.queued_later {
-            state.queued_later = true;
+        } else {
+            state.queued.later = true;
             self.shared.queue.push_delayed(this, config.flush_interval);
         }
     }
-}
-
-/// Length and record count of each frame in checked frames.
-fn frame_lengths(frames: &[u8]) -> impl Iterator<Item = (usize, u32)> {
-    let mut rest = frames;
-    std::iter::from_fn(move || {
-        let header = FrameHeader::decode(rest.first_chunk::<FRAME_HEADER_BYTES>()?).ok()?;
-        let bytes = usize::try_from(header.frame_bytes()).ok()?;
-        rest = rest.get(bytes..)?;
-        Some((bytes, header.record_count))
-    })
 }
 
 /// Cuts frames into pieces of whole frames: the first of at most `room` bytes (left out if no frame fits), the others of

@@ -8,7 +8,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
 use super::{Partition, Progress, State, Unsealed};
-use crate::config::TopicConfig;
+use crate::config::{TopicConfig, TopicDurability};
 use crate::disk::{Disk, replace_file};
 use crate::error::{DiskError, OnDisk};
 use crate::recovery::{
@@ -16,10 +16,13 @@ use crate::recovery::{
     recover_segment,
 };
 use crate::reserve;
-use crate::segment::{Active, Recovered, index_path, segment_path};
+use crate::segment::{
+    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path,
+};
 use crate::sync::Shared;
 use crate::topic::TopicId;
 use crate::view::SegmentView;
+use crate::wal::{FoundRecord, Replay};
 
 /// Which partition is opened, and where.
 pub(crate) struct PartitionSpec {
@@ -33,6 +36,7 @@ pub(crate) struct PartitionSpec {
 /// What opening gathers, segment by segment.
 struct Opening<'a> {
     spec: &'a PartitionSpec,
+    records: &'a [FoundRecord<'a>],
     shared: &'a Shared,
     sealed: Vec<Arc<SegmentView>>,
     unsealed: Vec<Unsealed>,
@@ -44,30 +48,25 @@ struct Opening<'a> {
 impl Partition {
     /// A partition that has no folder yet.
     pub(crate) fn new_empty(spec: PartitionSpec, shared: &Arc<Shared>) -> Arc<Self> {
-        let state = State {
-            sealed: Vec::new(),
-            unsealed: Vec::new(),
-            active: None,
-            log_end_offset: Offset::ZERO,
-            synced_offset: Offset::ZERO,
-            reserved_offset: Offset::ZERO,
-            opened_offset: Offset::ZERO,
-            unflushed_bytes: 0,
-            stopped: None,
-            queued: false,
-            queued_later: false,
-        };
+        let state = State::new(Offset::ZERO, Offset::ZERO);
         Self::assemble(spec, shared, state)
     }
 
-    /// Recovers a partition from its folder. All that is accepted is on the disk on return (LOG-8).
-    pub(crate) fn open(spec: PartitionSpec, shared: &Arc<Shared>) -> Result<Arc<Self>, DiskError> {
+    /// Recovers a partition from its folder and the write-ahead log. All that is accepted is on the disk, in its segments, on
+    /// return (LOG-8).
+    pub(crate) fn open(
+        spec: PartitionSpec,
+        shared: &Arc<Shared>,
+        replay: &Replay,
+    ) -> Result<Arc<Self>, DiskError> {
         let disk = shared.disk.as_ref();
-        if !disk.exists(&spec.dir).on("look for", &spec.dir)? {
+        let records = replay.of(spec.topic_id, spec.id);
+        if records.is_empty() && !disk.exists(&spec.dir).on("look for", &spec.dir)? {
             return Ok(Self::new_empty(spec, shared));
         }
         let mut opening = Opening {
             spec: &spec,
+            records: &records,
             shared,
             sealed: Vec::new(),
             unsealed: Vec::new(),
@@ -93,19 +92,12 @@ impl Partition {
             sealed,
             unsealed,
             active,
-            log_end_offset,
-            synced_offset: log_end_offset,
-            reserved_offset,
-            opened_offset: log_end_offset,
-            unflushed_bytes: 0,
-            stopped: None,
-            queued: false,
-            queued_later: false,
+            ..State::new(log_end_offset, reserved_offset)
         };
         let partition = Self::assemble(spec, shared, state);
         partition.log_findings(&findings);
         if to_seal {
-            partition.queue_sync(&mut partition.state.lock(), true);
+            partition.queue_disk_work(&mut partition.state.lock(), TopicDurability::Fsync);
         }
         Ok(partition)
     }
@@ -122,6 +114,7 @@ impl Partition {
             this: this.clone(),
             state: Mutex::new(state),
             disk_work: Mutex::new(()),
+            prepare_work: Mutex::new(()),
             high_watermark: watch::Sender::new(end),
             progress: watch::Sender::new(Progress {
                 synced_offset: end,
@@ -135,6 +128,14 @@ impl Opening<'_> {
     fn segments(&mut self, disk: &dyn Disk) -> Result<(), DiskError> {
         let dir = &self.spec.dir;
         let (bases, strange) = list_segments(disk, dir)?;
+        for name in [PREPARED_SEGMENT, PREPARED_INDEX] {
+            let path = dir.join(name);
+            if disk.exists(&path).on("look for", &path)? {
+                disk.remove_file(&path).on("remove", &path)?;
+            }
+        }
+        let mut bases = bases;
+        bases.extend(self.restore_newest(disk, bases.last().copied())?);
         for name in strange {
             let path = dir.join(&name);
             // An index without its segment, or a file that was being written when the process stopped.
@@ -152,6 +153,42 @@ impl Opening<'_> {
         Ok(())
     }
 
+    /// Makes the segment again whose names had not reached the disk when the frames in it were committed. Only the newest
+    /// can be such a one: of others that are not there, the records were released.
+    fn restore_newest(
+        &self,
+        disk: &dyn Disk,
+        newest: Option<Offset>,
+    ) -> Result<Option<Offset>, DiskError> {
+        let last = self
+            .records
+            .iter()
+            .map(|record| record.header.segment)
+            .max();
+        let Some(base_offset) = last.filter(|last| newest.is_none_or(|newest| *last > newest))
+        else {
+            return Ok(None);
+        };
+        let identity = identity(self.spec.topic_id, self.spec.id, base_offset);
+        let block_bytes = self.shared.config.block_bytes;
+        Active::create(
+            disk,
+            &self.spec.dir,
+            identity,
+            self.seal_bytes(),
+            block_bytes,
+            0,
+        )?;
+        Ok(Some(base_offset))
+    }
+
+    fn seal_bytes(&self) -> u64 {
+        let config = self.spec.config.read();
+        config
+            .segment_bytes
+            .unwrap_or(self.shared.config.segment_bytes)
+    }
+
     fn find(&mut self, path: &Path, position: u64, what: &str) {
         self.findings.push(Finding {
             path: path.to_owned(),
@@ -167,16 +204,14 @@ impl Opening<'_> {
         base_offset: Offset,
         is_last: bool,
     ) -> Result<(), DiskError> {
-        let config = self.spec.config.read().clone();
         let segment = SegmentOnDisk {
             disk,
             path,
             identity: identity(self.spec.topic_id, self.spec.id, base_offset),
-            seal_bytes: config
-                .segment_bytes
-                .unwrap_or(self.shared.config.segment_bytes),
+            seal_bytes: self.seal_bytes(),
             block_bytes: self.shared.config.block_bytes,
             now_ns: self.shared.clock.now_ns(),
+            records: self.records,
         };
         let recovered = recover_segment(&segment, &mut self.findings)?;
         if base_offset < self.log_end_offset {
@@ -215,21 +250,29 @@ impl Opening<'_> {
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
-        let mut active = Active::from_recovered(open, seal_bytes);
-        // Frames that the index does not cover must be covered before others follow, or a crash would take them for torn.
-        let continued = is_last && index == IndexState::Usable && active.close_run().is_ok();
-        if continued {
-            active
-                .index
-                .sync()
-                .on("sync", &index_path(&active.file.path))?;
-            self.active = Some(active);
-            return Ok(());
+        let active = Active::from_recovered(open, seal_bytes);
+        if index == IndexState::Usable {
+            // Frames that the index does not cover must be covered before others follow, or the write-ahead log is written
+            // over: a crash would take them for torn.
+            let covered = active.index.covered().blocks;
+            let rest = active.blocks().get(covered..).unwrap_or_default();
+            let done = active.index.cover(rest, active.frame_bytes());
+            match done.and_then(|()| active.index.sync()) {
+                Ok(()) if is_last => {
+                    self.active = Some(active);
+                    return Ok(());
+                }
+                Ok(()) => {}
+                // It is sealed instead, once there is room. Until then the write-ahead log keeps what it has.
+                Err(error) if error.is_full() => {}
+                Err(error) => return Err(error),
+            }
         }
-        self.unsealed.push(Unsealed::without_index(
-            base_offset,
-            Arc::clone(&active.file),
-        ));
+        self.unsealed.push(Unsealed {
+            index: None,
+            settled: true,
+            ..Unsealed::of(&active)
+        });
         self.sealed.push(Arc::new(active.view(true)));
         Ok(())
     }
@@ -300,10 +343,8 @@ impl Opening<'_> {
                 return;
             }
             self.unsealed.push(Unsealed {
-                base_offset: active.base_offset(),
-                file: Arc::clone(&active.file),
-                index: Some(Arc::clone(&active.index)),
-                synced: true,
+                settled: true,
+                ..Unsealed::of(&active)
             });
             self.sealed.push(Arc::new(active.view(true)));
         }

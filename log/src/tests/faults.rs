@@ -180,14 +180,15 @@ fn any_single_failure_at_any_moment_loses_nothing_acknowledged() {
     ];
     for operation in operations {
         for kind in [ErrorKind::StorageFull, ErrorKind::Other] {
-            for skip in 0..40 {
-                one_failure(operation, kind, skip);
+            for skip in 0..60 {
+                one_failure(operation, kind, skip, false);
+                one_failure(operation, kind, skip, true);
             }
         }
     }
 }
 
-fn one_failure(operation: Operation, kind: ErrorKind, skip: u64) {
+fn one_failure(operation: Operation, kind: ErrorKind, skip: u64, committed: bool) {
     let disk = SimDisk::new();
     let log = open(&disk);
     let first = partition(&log, TopicDurability::Fsync);
@@ -195,8 +196,21 @@ fn one_failure(operation: Operation, kind: ErrorKind, skip: u64) {
     let mut acked = Vec::new();
     for number in 0..30_u64 {
         let payload = [&number.to_be_bytes()[..], &[b'.'; 300]].concat();
-        if let Ok(appended) = append(&first, &record(&payload), Durability::Fsync) {
+        let appended = if committed {
+            append_committed(&first, &record(&payload))
+        } else {
+            append(&first, &record(&payload), Durability::Fsync)
+        };
+        if let Ok(appended) = appended {
             acked.push((appended.base_offset.0, payload));
+        }
+        if number % 7 == 5 {
+            // What is not made ahead is made when it is needed.
+            let _ = first.prepare_next();
+        }
+        if number % 10 == 9 {
+            log.turn_wal();
+            log.checkpoint_now();
         }
         if number == 15 {
             // Sealing may be refused; it is tried again by the next.

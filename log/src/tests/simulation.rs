@@ -70,7 +70,19 @@ impl History {
                 self.trace.push(format!("seal: {sealed:?}"));
             }
             74..77 => self.release(),
-            77..84 => self.inject(),
+            77..79 => {
+                let prepared = self.partition.prepare_next();
+                self.trace.push(format!("prepare: {prepared:?}"));
+            }
+            79..81 => {
+                if self.rng.below(2) == 0 {
+                    self.log.turn_wal();
+                }
+                self.log.checkpoint_now();
+                self.trace.push("checkpoint".to_owned());
+                self.note_visible();
+            }
+            81..84 => self.inject(),
             84..88 => {
                 let next = self.disk.process_loss();
                 self.restart(next, false);
@@ -120,7 +132,11 @@ impl History {
                 .or_default()
                 .push(payload.clone());
         }
-        let appended = append(&self.partition, &bytes, durability);
+        let appended = if durability == Durability::Fsync && self.rng.below(3) > 0 {
+            append_committed(&self.partition, &bytes)
+        } else {
+            append(&self.partition, &bytes, durability)
+        };
         self.trace
             .push(format!("append {frames} {durability:?}: {appended:?}"));
         let Ok(appended) = appended else { return };
@@ -188,6 +204,7 @@ impl History {
             Operation::Write,
             Operation::SetLen,
             Operation::Create,
+            Operation::Rename,
         ];
         let operation = operations[self.rng.below(operations.len())];
         let kind = if self.rng.below(2) == 0 {

@@ -30,6 +30,7 @@ pub(super) fn config() -> LogConfig {
         segment_bytes: 4096,
         block_bytes: 1024,
         sync_threads: 0,
+        wal_bytes: 64 << 10,
         ..LogConfig::new(data_dir())
     }
 }
@@ -87,6 +88,17 @@ pub(super) fn append(
     if durability == Durability::Fsync {
         partition.sync_now()?;
     }
+    Ok(appended)
+}
+
+/// An append that is made durable by the write-ahead log.
+pub(super) fn append_committed(
+    partition: &Arc<Partition>,
+    bytes: &[u8],
+) -> Result<Appended, AppendError> {
+    let batch = FrameBatch::parse(bytes, &FrameLimits::default()).unwrap();
+    let appended = partition.append(&batch, Durability::Fsync)?;
+    partition.commit_now()?;
     Ok(appended)
 }
 

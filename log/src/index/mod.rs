@@ -5,53 +5,66 @@
 //!
 //! All numbers big-endian.
 //!
-//! Header, 64 bytes:
+//! Header, 192 bytes, three parts of 64, each with the CRC-32C of its 60 bytes before in its last 4:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 8 | `BSLTIDX1` |
+//! | 0 | 8 | `BSLTIDX2` |
 //! | 8 | 8 | topic id |
 //! | 16 | 4 | partition |
-//! | 20 | 4 | 0 |
-//! | 24 | 8 | base offset of the segment |
-//! | 32 | 28 | 0 |
-//! | 60 | 4 | CRC-32C of the 60 bytes before |
+//! | 64 | 8 | `BSLTSEG2`; zeros until the segment, made ahead, is put to use |
+//! | 72 | 8 | topic id |
+//! | 80 | 4 | partition |
+//! | 88 | 8 | base offset of the segment |
+//! | 128 | 64 | the published mark: an entry of kind 5, rewritten in place; zeros if nothing was acknowledged from the page cache |
 //!
 //! Entry, 64 bytes:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
-//! | 0 | 1 | kind: 1 block, 2 sealed, 3 run, 4 closed |
+//! | 0 | 1 | kind: 1 block, 2 sealed, 3 run, 4 closed, 5 published |
 //! | 1 | 1 | bit 0: holds batch frames |
 //! | 2 | 2 | 0 |
 //! | 4 | 4 | frames (of a block) |
-//! | 8 | 8 | base offset; of a sealed or closed marker the segment's end offset |
-//! | 16 | 8 | position; of a sealed or closed marker the segment's length |
-//! | 24 | 8 | bytes; of a sealed marker the number of entries before it; of a closed marker 0 |
+//! | 8 | 8 | base offset; of a marker or mark the segment's end offset |
+//! | 16 | 8 | position; of a marker or mark the segment's length |
+//! | 24 | 8 | bytes; of a sealed marker the number of entries before it; of a closed marker 0; of a published mark 36 bytes: the name of the boot, padded with zeros |
 //! | 32 | 8 | offsets spanned |
 //! | 40 | 8 | smallest stamp, ns; of a run or closed marker the position up to which the segment was known to be on the disk; of a sealed marker the broker's time of the last append |
 //! | 48 | 8 | largest stamp, ns |
 //! | 56 | 4 | CRC-32C of the block's or run's bytes; of a sealed marker of the entries before it |
-//! | 60 | 4 | CRC-32C of the header's CRC and the 60 bytes before, so that an entry counts only in its own file |
+//! | 60 | 4 | CRC-32C of the header's second CRC and the 60 bytes before, so that an entry counts only in its own file |
 //!
-//! While a segment is active its index is a list of runs, one for each group commit (or each append acknowledged from
-//! the page cache), appended and never rewritten; a stop in order adds a closed marker. Sealing replaces the file by one
-//! with full blocks and the sealed marker.
+//! While a segment is active its index is a list of runs, appended and never rewritten: one for each block that was full
+//! when its bytes were synced, and one for what there was of the last block. The next sync's runs begin again with that block,
+//! now longer, so that runs overlap: a longer one counts where its bytes match, else the shorter. A stop in order adds a
+//! closed marker. Sealing replaces the file by one with full blocks and the sealed marker.
 //!
-//! - **LOG-3**: an append is acknowledged only after its run's entry is written, and at level `fsync` synced.
+//! - **LOG-3**: an append is acknowledged at level `fsync` only after a synced entry covers it, here or in the write-ahead
+//!   log; at level `os` only after the published mark does, which counts as long as the page cache that held both is alive.
+
+mod file;
+
+pub(crate) use file::{Covered, IndexFile};
 
 use basalt_proto::{Offset, PartitionId};
 
 use crate::block::{Block, crc32c};
 use crate::topic::TopicId;
 
-pub(crate) const HEADER_BYTES: usize = 64;
+pub(crate) const HEADER_BYTES: usize = 192;
 pub(crate) const ENTRY_BYTES: usize = 64;
-const MAGIC: &[u8; 8] = b"BSLTIDX1";
+const PART_BYTES: usize = 64;
+const SEGMENT_AT: usize = PART_BYTES;
+const PUBLISHED_AT: usize = 2 * PART_BYTES;
+const OWNER_MAGIC: &[u8; 8] = b"BSLTIDX2";
+const SEGMENT_MAGIC: &[u8; 8] = b"BSLTSEG2";
+const BOOT_AT: usize = 24;
 const KIND_BLOCK: u8 = 1;
 const KIND_SEALED: u8 = 2;
 const KIND_RUN: u8 = 3;
 const KIND_CLOSED: u8 = 4;
+const KIND_PUBLISHED: u8 = 5;
 const CRC_AT: usize = 60;
 
 /// Whose segment an index belongs to.
@@ -62,24 +75,83 @@ pub(crate) struct SegmentIdentity {
     pub(crate) base_offset: Offset,
 }
 
+/// The name of a boot of the machine as it stands in files.
+pub(crate) type BootField = [u8; BOOT_BYTES];
+pub(crate) const BOOT_BYTES: usize = 36;
+
+pub(crate) fn boot_field(boot_id: &str) -> BootField {
+    let mut field = [0; BOOT_BYTES];
+    let bytes = &boot_id.as_bytes()[..boot_id.len().min(BOOT_BYTES)];
+    field[..bytes.len()].copy_from_slice(bytes);
+    field
+}
+
+/// The first part of the header: whose segment it is, before it is known which.
+pub(crate) fn owner_part(topic_id: TopicId, partition: PartitionId) -> [u8; PART_BYTES] {
+    let mut part = [0; PART_BYTES];
+    part[..8].copy_from_slice(OWNER_MAGIC);
+    part[8..16].copy_from_slice(&topic_id.0.to_be_bytes());
+    part[16..20].copy_from_slice(&partition.0.to_be_bytes());
+    let crc = crc32c(&part[..CRC_AT]);
+    part[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+    part
+}
+
 impl SegmentIdentity {
-    /// The file's header.
+    fn segment_part(&self) -> [u8; PART_BYTES] {
+        let mut part = [0; PART_BYTES];
+        part[..8].copy_from_slice(SEGMENT_MAGIC);
+        part[8..16].copy_from_slice(&self.topic_id.0.to_be_bytes());
+        part[16..20].copy_from_slice(&self.partition.0.to_be_bytes());
+        part[24..32].copy_from_slice(&self.base_offset.0.to_be_bytes());
+        let crc = crc32c(&part[..CRC_AT]);
+        part[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+        part
+    }
+
+    /// The file's header, with no published mark.
     pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        header[..8].copy_from_slice(MAGIC);
-        header[8..16].copy_from_slice(&self.topic_id.0.to_be_bytes());
-        header[16..20].copy_from_slice(&self.partition.0.to_be_bytes());
-        header[24..32].copy_from_slice(&self.base_offset.0.to_be_bytes());
-        let crc = crc32c(&header[..CRC_AT]);
-        header[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+        header[..PART_BYTES].copy_from_slice(&owner_part(self.topic_id, self.partition));
+        header[SEGMENT_AT..SEGMENT_AT + PART_BYTES].copy_from_slice(&self.segment_part());
         header
     }
 
+    /// The file's header with a published mark.
+    pub(crate) fn marked_header(
+        &self,
+        position: u64,
+        end_offset: Offset,
+        boot: &BootField,
+    ) -> [u8; HEADER_BYTES] {
+        let mut header = self.header();
+        header[PUBLISHED_AT..].copy_from_slice(&self.published_mark(position, end_offset, boot));
+        header
+    }
+
+    /// The CRC over an entry, which binds it to this segment.
     fn entry_crc(&self, entry: &[u8; ENTRY_BYTES]) -> u32 {
         let mut bound = [0; ENTRY_BYTES];
-        bound[..4].copy_from_slice(&self.header()[CRC_AT..]);
+        bound[..4].copy_from_slice(&self.segment_part()[CRC_AT..]);
         bound[4..].copy_from_slice(&entry[..CRC_AT]);
         crc32c(&bound)
+    }
+
+    /// The mark that frames up to `position` are whole in the page cache of the boot.
+    fn published_mark(
+        &self,
+        position: u64,
+        end_offset: Offset,
+        boot: &BootField,
+    ) -> [u8; ENTRY_BYTES] {
+        let mut mark = [0; ENTRY_BYTES];
+        mark[0] = KIND_PUBLISHED;
+        mark[8..16].copy_from_slice(&end_offset.0.to_be_bytes());
+        mark[16..24].copy_from_slice(&position.to_be_bytes());
+        mark[BOOT_AT..BOOT_AT + BOOT_BYTES].copy_from_slice(boot);
+        let crc = self.entry_crc(&mark);
+        mark[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
+        mark
     }
 
     /// The entry of a run, or with no bytes the marker of a stop in order.
@@ -165,6 +237,14 @@ pub(crate) struct SealedMarker {
     pub(crate) appended_at_ns: u64,
 }
 
+/// A published mark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct PublishedMark {
+    pub(crate) position: u64,
+    pub(crate) end_offset: Offset,
+    pub(crate) boot: BootField,
+}
+
 /// An index as read from disk, as far as it can be believed.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct ReadIndex {
@@ -172,6 +252,8 @@ pub(crate) struct ReadIndex {
     pub(crate) blocks: Vec<Block>,
     /// Up to where the segment was known to be on the disk when an entry was written.
     pub(crate) synced_position: u64,
+    /// The same, by its own entries alone.
+    pub(crate) entries_synced: u64,
     /// Where each entry that checks says the segment's frames had got: a block's or run's end, a marker's position.
     pub(crate) ends: Vec<u64>,
     /// There if the segment was sealed and the whole index is sound.
@@ -180,6 +262,28 @@ pub(crate) struct ReadIndex {
     pub(crate) damage: Option<String>,
     /// Whether bytes that are no entry follow the last one: what a crash leaves, but also what a hand can.
     pub(crate) torn: bool,
+    /// Whether nothing of it can be believed, so that only the segment itself can speak.
+    pub(crate) missing: bool,
+    pub(crate) published: Option<PublishedMark>,
+}
+
+impl ReadIndex {
+    /// Up to where the frames are whole in the page cache, which still is that of the boot in which they were written.
+    pub(crate) fn published_in(&self, boot_id: &str) -> (u64, Offset) {
+        let alive = |mark: &PublishedMark| !boot_id.is_empty() && mark.boot == boot_field(boot_id);
+        self.published
+            .filter(alive)
+            .map_or((0, Offset::ZERO), |mark| (mark.position, mark.end_offset))
+    }
+
+    /// Adds runs that the write-ahead log knows of; the bytes they name were applied to the segment.
+    pub(crate) fn add_runs(&mut self, runs: impl IntoIterator<Item = Block>) {
+        for run in runs {
+            // A run is only written there once everything before it is durable (LOG-13).
+            self.synced_position = self.synced_position.max(run.position);
+            self.blocks.push(run);
+        }
+    }
 }
 
 fn be_u64(entry: &[u8], at: usize) -> u64 {
@@ -200,6 +304,7 @@ enum Slot {
     Run(Block, u64),
     Closed(u64),
     Sealed(SealedMarker, u64, u32),
+    Published(PublishedMark),
 }
 
 fn read_slot(entry: &[u8], identity: &SegmentIdentity) -> Option<Slot> {
@@ -232,9 +337,18 @@ fn read_slot(entry: &[u8], identity: &SegmentIdentity) -> Option<Slot> {
             Some(Slot::Sealed(marker, block.bytes, block.crc32c))
         }
         KIND_BLOCK if sound && block.bytes > 0 => Some(Slot::Block(block)),
-        KIND_RUN if sound && block.bytes > 0 && field <= block.position => {
+        KIND_RUN if sound && block.bytes > 0 && field <= block.end_position() => {
             block.min_timestamp_ns = 0;
             Some(Slot::Run(block, field))
+        }
+        KIND_PUBLISHED => {
+            let mut boot = [0; BOOT_BYTES];
+            boot.copy_from_slice(&entry[BOOT_AT..BOOT_AT + BOOT_BYTES]);
+            Some(Slot::Published(PublishedMark {
+                position: block.position,
+                end_offset: block.base_offset,
+                boot,
+            }))
         }
         KIND_CLOSED if block.bytes == 0 && field == block.position => Some(Slot::Closed(field)),
         _ => None,
@@ -246,23 +360,40 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
     let mut index = ReadIndex {
         blocks: Vec::new(),
         synced_position: 0,
+        entries_synced: 0,
         ends: Vec::new(),
         sealed: None,
         damage: None,
         torn: false,
+        missing: false,
+        published: None,
     };
-    if bytes.get(..HEADER_BYTES) != Some(&identity.header()) {
+    let header = identity.header();
+    let part = |at: usize| bytes.get(at..at + PART_BYTES);
+    if part(0) != Some(&header[..PART_BYTES]) || is_of_another(part(SEGMENT_AT), identity) {
         index.damage = Some("the index has no header of this segment".to_owned());
     }
+    // Made ahead, and not put to use, or not yet durably: then there is no entry either.
+    let in_the_making = part(SEGMENT_AT) != Some(&header[SEGMENT_AT..SEGMENT_AT + PART_BYTES]);
+    index.published = part(PUBLISHED_AT).and_then(|mark| match read_slot(mark, identity)? {
+        Slot::Published(mark) => Some(mark),
+        _ => None,
+    });
     let slots = bytes.get(HEADER_BYTES..).unwrap_or_default();
+    // Where the last entry ends, and where it began: the next run may go on behind it, or replace it by a longer one.
     let (mut offset, mut position) = (identity.base_offset, 0_u64);
+    let (mut run_offset, mut run_position) = (offset, position);
     for (number, entry) in slots.chunks(ENTRY_BYTES).enumerate() {
         let slot = read_slot(entry, identity).filter(|slot| match slot {
-            Slot::Block(block) | Slot::Run(block, _) => {
-                block.position >= position && block.base_offset >= offset
+            Slot::Block(block) => block.position >= position && block.base_offset >= offset,
+            Slot::Run(run, _) => {
+                run.position >= run_position
+                    && run.base_offset >= run_offset
+                    && run.end_position() >= position
             }
             Slot::Closed(at) => *at >= position,
             Slot::Sealed(..) => true,
+            Slot::Published(_) => false,
         });
         let Some(slot) = slot else {
             index.torn = true;
@@ -278,6 +409,7 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
                 if let Slot::Run(_, synced_position) = slot {
                     index.synced_position = index.synced_position.max(synced_position);
                 }
+                (run_position, run_offset) = (block.position, block.base_offset);
                 (position, offset) = (block.end_position(), block.end_offset());
                 index.blocks.push(block);
             }
@@ -287,9 +419,12 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
             }
             Slot::Sealed(marker, entries, crc) => {
                 let before = &slots[..number * ENTRY_BYTES];
+                let unmarked =
+                    part(PUBLISHED_AT).is_some_and(|mark| mark.iter().all(|byte| *byte == 0));
                 if entries == number as u64
                     && crc == crc32c(before)
                     && marker.frame_bytes == position
+                    && unmarked
                 {
                     index.sealed = Some(marker);
                     index.synced_position = marker.frame_bytes;
@@ -299,13 +434,30 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
                     });
                 }
             }
+            Slot::Published(_) => {}
         }
         index.ends.push(position);
     }
+    if in_the_making && !index.ends.is_empty() {
+        index
+            .damage
+            .get_or_insert_with(|| "the index has entries but no base offset".to_owned());
+    }
     if index.damage.is_some() {
         index.sealed = None;
+        index.missing = index.blocks.is_empty();
     }
+    index.entries_synced = index.synced_position;
     index
+}
+
+/// Whether this is the header's part of some segment, but not of this one.
+fn is_of_another(part: Option<&[u8]>, identity: &SegmentIdentity) -> bool {
+    part.is_some_and(|part| {
+        part[..8] == *SEGMENT_MAGIC
+            && crc32c(&part[..CRC_AT]) == be_u32(part, CRC_AT)
+            && *part != identity.segment_part()
+    })
 }
 
 #[cfg(test)]
@@ -412,11 +564,48 @@ mod tests {
         bytes.extend(identity().run_entry(&first, 0));
         bytes.extend(identity().run_entry(&second, 1000));
         assert_eq!(read_index(&bytes, &identity()).synced_position, 1000);
+        let longer = Block {
+            bytes: 1500,
+            record_count: 15,
+            ..second
+        };
+        bytes.extend(identity().run_entry(&longer, 1000));
+        let overlapping = read_index(&bytes, &identity());
+        assert_eq!(overlapping.damage, None);
+        assert_eq!(overlapping.ends, [1000, 2000, 2500]);
+        bytes.truncate(bytes.len() - ENTRY_BYTES);
         bytes.extend(identity().run_entry(&closed, 2000));
         let index = read_index(&bytes, &identity());
         assert_eq!(
             (index.synced_position, index.blocks.len(), index.ends),
             (2000, 2, vec![1000, 2000, 2000])
         );
+    }
+
+    #[test]
+    fn published_mark_counts_in_its_own_boot_only() {
+        let mut bytes = identity().header().to_vec();
+        let mark = identity().published_mark(1234, Offset(110), &boot_field("boot 1"));
+        bytes[PUBLISHED_AT..PUBLISHED_AT + ENTRY_BYTES].copy_from_slice(&mark);
+        let index = read_index(&bytes, &identity());
+        assert_eq!(index.published_in("boot 1"), (1234, Offset(110)));
+        assert_eq!(index.published_in("boot 2"), (0, Offset::ZERO));
+        bytes[PUBLISHED_AT + 16] ^= 1;
+        let index = read_index(&bytes, &identity());
+        assert_eq!((index.published, index.damage), (None, None));
+    }
+
+    #[test]
+    fn index_made_ahead_is_no_damage_but_that_of_another_segment_is() {
+        let mut bytes = identity().header().to_vec();
+        bytes[SEGMENT_AT..SEGMENT_AT + PART_BYTES].fill(0);
+        let index = read_index(&bytes, &identity());
+        assert_eq!((index.damage, index.missing), (None, false));
+        let other = SegmentIdentity {
+            base_offset: Offset(99),
+            ..identity()
+        };
+        let index = read_index(&other.header(), &identity());
+        assert!(index.damage.is_some() && index.missing);
     }
 }

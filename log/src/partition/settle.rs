@@ -1,0 +1,203 @@
+//! Settling: everything appended so far is synced in its own segments, with its index entries.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use basalt_proto::Offset;
+
+use super::{Partition, State, Stopped};
+use crate::block::Block;
+use crate::disk::Disk;
+use crate::error::{AppendError, DiskError, OnDisk};
+use crate::index::IndexFile;
+use crate::segment::sync_names;
+use crate::view::SegmentFile;
+
+/// What settling has to do, and how far it will have got.
+pub(crate) struct SettlePlan {
+    segments: Vec<SettleSegment>,
+    target: Offset,
+}
+
+struct SettleSegment {
+    file: Arc<SegmentFile>,
+    named: Arc<AtomicBool>,
+    /// The index and the blocks that have no entry yet.
+    index: Option<(Arc<IndexFile>, Vec<Block>)>,
+    position: u64,
+}
+
+impl SettlePlan {
+    fn sync_segments(&self, disk: &dyn Disk, dir: &std::path::Path) -> Result<(), DiskError> {
+        for segment in &self.segments {
+            segment.file.file.sync().on("sync", &segment.file.path)?;
+            sync_names(disk, dir, &segment.named)?;
+        }
+        Ok(())
+    }
+
+    /// The frames are synced: only now may entries say so.
+    fn write_entries(&self) -> Result<(), DiskError> {
+        for segment in &self.segments {
+            if let Some((index, blocks)) = &segment.index {
+                index.cover(blocks, segment.position)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_indexes(&self) -> Result<(), DiskError> {
+        for segment in &self.segments {
+            if let Some((index, _)) = &segment.index {
+                index.sync()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Partition {
+    /// Syncs everything appended so far in its own segments and raises the synced offset, and the high watermark at level
+    /// `fsync`.
+    ///
+    /// One call serves all who wait. Appends go on meanwhile; they need another call.
+    ///
+    /// # Errors
+    /// [`AppendError::Poisoned`] when the disk refuses: the partition takes no more appends (LOG-11).
+    pub fn sync_now(&self) -> Result<(), AppendError> {
+        let _serial = self.disk_work.lock();
+        self.settle_locked()
+    }
+
+    /// Settles what the write-ahead log knows of; whether its records are needed no more.
+    pub(crate) fn settle_for_checkpoint(&self) -> bool {
+        let settled = self.sync_now().and_then(|()| {
+            if self.is_unproven() {
+                self.finish_sealing()
+            } else {
+                Ok(())
+            }
+        });
+        // Where the topic is gone its records are, too.
+        settled.is_ok() || matches!(self.state.lock().stopped, Some(Stopped::Deleted))
+    }
+
+    /// Whether there is a full segment without an index: what of it is whole, only the write-ahead log can say until it is
+    /// sealed.
+    pub(crate) fn is_unproven(&self) -> bool {
+        let state = self.state.lock();
+        state.unsealed.iter().any(|segment| segment.index.is_none())
+    }
+
+    /// [`Self::sync_now`] for whoever holds the disk work.
+    pub(super) fn settle_locked(&self) -> Result<(), AppendError> {
+        let plan = self.plan_settle(&mut self.state.lock())?;
+        let settled = plan
+            .sync_segments(self.shared.disk.as_ref(), &self.dir)
+            .and_then(|()| plan.write_entries())
+            .and_then(|()| plan.sync_indexes());
+        self.finish_settling(&plan, settled)
+    }
+
+    fn plan_settle(&self, state: &mut State) -> Result<SettlePlan, AppendError> {
+        if let Some(stopped @ (Stopped::Poisoned(_) | Stopped::Deleted)) = &state.stopped {
+            return Err(self.stopped_error(stopped));
+        }
+        let mut plan = SettlePlan {
+            segments: Vec::new(),
+            target: state.log_end_offset,
+        };
+        if plan.target == state.settled_offset {
+            return Ok(plan);
+        }
+        state.unsettled_bytes = 0;
+        let open = |index: &Arc<IndexFile>, blocks: &[Block]| {
+            let rest = blocks.get(index.covered().blocks..).unwrap_or_default();
+            (Arc::clone(index), rest.to_vec())
+        };
+        for segment in state.unsealed.iter().filter(|segment| !segment.settled) {
+            let blocks = &state.sealed_view(segment.base_offset).blocks;
+            plan.segments.push(SettleSegment {
+                file: Arc::clone(&segment.file),
+                named: Arc::clone(&segment.named),
+                index: segment.index.as_ref().map(|index| open(index, blocks)),
+                position: segment.frame_bytes,
+            });
+        }
+        if let Some(active) = state
+            .active
+            .as_ref()
+            .filter(|active| active.end_offset() > state.settled_offset)
+        {
+            plan.segments.push(SettleSegment {
+                file: Arc::clone(&active.file),
+                named: Arc::clone(&active.named),
+                index: Some(open(&active.index, active.blocks())),
+                position: active.frame_bytes(),
+            });
+        }
+        Ok(plan)
+    }
+
+    fn finish_settling(
+        &self,
+        plan: &SettlePlan,
+        settled: Result<(), DiskError>,
+    ) -> Result<(), AppendError> {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        if let Err(error) = settled {
+            return Err(self.poison(state, &error));
+        }
+        state.settled_offset = state.settled_offset.max(plan.target);
+        let planned = |file: &Arc<SegmentFile>| {
+            plan.segments
+                .iter()
+                .find(|segment| Arc::ptr_eq(&segment.file, file))
+        };
+        if let Some(active) = &mut state.active
+            && let Some(segment) = planned(&active.file)
+            && segment.position > active.committed_position
+        {
+            (active.committed_position, active.committed_offset) = (segment.position, plan.target);
+        }
+        for segment in &mut state.unsealed {
+            // One that was still active when it was planned may have grown since.
+            segment.settled |= segment.end_offset <= plan.target;
+            if let Some(planned) = planned(&segment.file)
+                && planned.position > segment.committed_position
+            {
+                segment.committed_position = planned.position;
+                segment.committed_offset = plan.target.min(segment.end_offset);
+            }
+        }
+        if state
+            .settle_first
+            .is_some_and(|first| first <= state.settled_offset)
+        {
+            state.settle_first = None;
+            if std::mem::take(&mut state.commit_postponed) {
+                self.queue_commit(state);
+            }
+        }
+        drop(guard);
+        self.raise_synced(plan.target);
+        Ok(())
+    }
+
+    /// Everything below `offset` is durable.
+    pub(super) fn raise_synced(&self, offset: Offset) {
+        {
+            let mut state = self.state.lock();
+            state.synced_offset = state.synced_offset.max(offset);
+        }
+        // Readers first, so that whoever learns that a record is durable can read it. At level os they can already, but for
+        // what was appended before the level was changed.
+        self.raise_high_watermark(offset);
+        self.progress.send_if_modified(|progress| {
+            let rises = offset > progress.synced_offset;
+            progress.synced_offset = progress.synced_offset.max(offset);
+            rises
+        });
+    }
+}

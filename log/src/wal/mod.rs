@@ -1,0 +1,431 @@
+//! The write-ahead log: what makes small appends to many partitions durable by one sync of one file.
+//!
+//! A group commit writes the frames of all partitions that wait, each as one record, behind each other into the current
+//! file and syncs that. The frames stand in their segments, too, in the page cache; those are synced later, in the
+//! background, all at once. After a crash the records put back into the segments what of them did not reach the disk.
+//!
+//! Appends larger than [`Wal::largest_record`] are not written twice: their segment is synced instead.
+//!
+//! Files `<data>/wal/<number>.wal`, written from their start and used again from their start once every partition named in
+//! them was synced in its own segments. So their blocks are soon written ones, whose sync needs no commit of the file
+//! system's journal. Big-endian:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 8 | `BSLTWAL1` |
+//! | 8 | 8 | sequence number: files are replayed in its order |
+//! | 16 | 44 | 0 |
+//! | 60 | 4 | CRC-32C of the 60 bytes before |
+//!
+//! then records, up to the first that does not check or carries another sequence number:
+//!
+//! | at | bytes | field |
+//! |---|---|---|
+//! | 0 | 4 | CRC-32C of the 60 bytes that follow |
+//! | 4 | 4 | bytes of frames |
+//! | 8 | 8 | sequence number of the file |
+//! | 16 | 8 | topic id |
+//! | 24 | 4 | partition |
+//! | 28 | 4 | CRC-32C of the frames |
+//! | 32 | 8 | base offset of the segment |
+//! | 40 | 8 | position in the segment |
+//! | 48 | 8 | offset of the first record in the frames |
+//! | 56 | 8 | offsets they span |
+//! | 64 | | the frames |
+//!
+//! - **LOG-13**: a group is written only after the one before it is durable, and a partition's record begins where its
+//!   durable frames end. So whatever stands before a record of a partition was durable when it was written.
+//! - **LOG-14**: a file is used again only once the frames of all its records are durable in their segments, with their
+//!   index entries. Replaying a record twice, or one whose segment has gone on since, changes nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+
+use basalt_proto::PartitionId;
+use parking_lot::Mutex;
+
+use crate::block::crc32c;
+use crate::disk::{Disk, DiskFile};
+use crate::error::{DiskError, OnDisk};
+use crate::partition::Partition;
+use crate::topic::TopicId;
+
+mod record;
+
+pub(crate) use record::{FoundRecord, RECORD_HEADER_BYTES, RecordHeader};
+
+const MAGIC: &[u8; 8] = b"BSLTWAL1";
+const FILE_HEADER_BYTES: usize = 64;
+/// Files are this large at most.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+/// The first file, so that a small disk holds it.
+const MIN_FILE_BYTES: u64 = 1 << 20;
+/// What is larger is cheaper to sync in its segment than to write twice.
+const MAX_RECORD_BYTES: u64 = 256 << 10;
+
+/// The files of a data folder, written by one thread.
+#[derive(Debug)]
+pub(crate) struct Wal {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    max_bytes: u64,
+    state: Mutex<WalState>,
+}
+
+#[derive(Debug, Default)]
+struct WalState {
+    current: Option<WalFile>,
+    /// Written to their end, waiting for a checkpoint.
+    full: VecDeque<WalFile>,
+    spare: VecDeque<WalFile>,
+    /// Bytes of all files.
+    bytes: u64,
+    next_sequence: u64,
+    next_number: u64,
+}
+
+/// One file.
+#[derive(Debug)]
+pub(crate) struct WalFile {
+    path: PathBuf,
+    file: Arc<dyn DiskFile>,
+    capacity: u64,
+    sequence: u64,
+    position: u64,
+    /// The partitions that have records in it.
+    partitions: Vec<Weak<Partition>>,
+}
+
+impl WalFile {
+    /// The partitions that must be synced in their segments before it may be used again.
+    pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
+        self.partitions.iter().filter_map(Weak::upgrade).collect()
+    }
+}
+
+/// What a group leaves behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Group {
+    bytes: Vec<u8>,
+    sequence: u64,
+    partitions: Vec<Weak<Partition>>,
+}
+
+impl Group {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes it takes so far.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
+    pub(crate) fn push(&mut self, header: &RecordHeader, frames: &[u8]) {
+        header.encode_into(self.sequence, frames, &mut self.bytes);
+    }
+
+    /// Has the file remember the partition.
+    pub(crate) fn touch(&mut self, partition: Weak<Partition>) {
+        self.partitions.push(partition);
+    }
+
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence
+    }
+}
+
+/// Everything the files held when they were opened.
+#[derive(Debug, Default)]
+pub(crate) struct Replay {
+    /// Whole files, in the order of their sequence numbers, with the bytes before the first record cut off.
+    files: Vec<(u64, Vec<u8>)>,
+    by_partition: HashMap<(TopicId, PartitionId), Vec<(usize, usize)>>,
+}
+
+impl Replay {
+    /// The records of a partition, in the order in which they were written.
+    pub(crate) fn of(&self, topic_id: TopicId, partition: PartitionId) -> Vec<FoundRecord<'_>> {
+        let places = self.by_partition.get(&(topic_id, partition));
+        let read = |(file, at): &(usize, usize)| {
+            let (sequence, bytes) = self.files.get(*file)?;
+            record::read_record(bytes.get(*at..)?, *sequence).map(|(found, _)| found)
+        };
+        places.into_iter().flatten().filter_map(read).collect()
+    }
+
+    /// Adds a file's bytes; they are added in the order of their sequence numbers.
+    fn add(&mut self, sequence: u64, bytes: Vec<u8>) {
+        let file = self.files.len();
+        let mut at = 0;
+        while let Some((found, rest)) = record::read_record(&bytes[at..], sequence) {
+            let key = (found.header.topic_id, found.header.partition);
+            self.by_partition.entry(key).or_default().push((file, at));
+            at = bytes.len() - rest.len();
+        }
+        self.files.push((sequence, bytes));
+    }
+}
+
+fn file_header(sequence: u64) -> [u8; FILE_HEADER_BYTES] {
+    let mut header = [0; FILE_HEADER_BYTES];
+    header[..8].copy_from_slice(MAGIC);
+    header[8..16].copy_from_slice(&sequence.to_be_bytes());
+    let crc = crc32c(&header[..60]);
+    header[60..].copy_from_slice(&crc.to_be_bytes());
+    header
+}
+
+/// The sequence number of a file that begins so; `None` for one that was never put to use.
+fn read_file_header(bytes: &[u8]) -> Option<u64> {
+    let header = bytes.first_chunk::<FILE_HEADER_BYTES>()?;
+    let mut sequence = [0; 8];
+    sequence.copy_from_slice(&header[8..16]);
+    let sequence = u64::from_be_bytes(sequence);
+    (*header == file_header(sequence)).then_some(sequence)
+}
+
+pub(crate) fn wal_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("wal")
+}
+
+/// Paths of the files in a folder.
+fn wal_paths(disk: &dyn Disk, dir: &Path) -> Result<Vec<(u64, PathBuf)>, DiskError> {
+    let names = disk.list(dir).on("list", dir)?;
+    let number = |name: &String| name.strip_suffix(".wal")?.parse().ok();
+    let mut found: Vec<(u64, PathBuf)> = names
+        .iter()
+        .filter_map(|name| Some((number(name)?, dir.join(name))))
+        .collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// Reads all files of a data folder, changing nothing.
+pub(crate) fn read_wal(disk: &dyn Disk, data_dir: &Path) -> Result<Replay, DiskError> {
+    let dir = wal_dir(data_dir);
+    let mut files = Vec::new();
+    for (_, path) in wal_paths(disk, &dir)? {
+        let bytes = disk
+            .open(&path)
+            .and_then(|file| file.read_all())
+            .on("read", &path)?;
+        files.extend(read_file_header(&bytes).map(|sequence| (sequence, bytes)));
+    }
+    files.sort_unstable_by_key(|(sequence, _)| *sequence);
+    let mut replay = Replay::default();
+    for (sequence, mut bytes) in files {
+        bytes.drain(..FILE_HEADER_BYTES);
+        replay.add(sequence, bytes);
+    }
+    Ok(replay)
+}
+
+impl Wal {
+    /// The write-ahead log of a data folder. Files that are there are taken as they are, to be used again once
+    /// [`Self::release_all`] says that what they hold is no longer needed. None is made before it is needed.
+    pub(crate) fn open(
+        disk: &Arc<dyn Disk>,
+        data_dir: &Path,
+        max_bytes: u64,
+    ) -> Result<(Self, Replay), DiskError> {
+        let dir = wal_dir(data_dir);
+        let replay = read_wal(disk.as_ref(), data_dir)?;
+        let mut state = WalState {
+            next_sequence: replay.files.last().map_or(1, |(sequence, _)| sequence + 1),
+            next_number: 1,
+            ..WalState::default()
+        };
+        for (number, path) in wal_paths(disk.as_ref(), &dir)? {
+            let file = disk.open(&path).on("open", &path)?;
+            let capacity = file.len().on("read the length of", &path)?;
+            state.next_number = state.next_number.max(number + 1);
+            state.bytes += capacity;
+            state.full.push_back(WalFile {
+                path,
+                file,
+                capacity,
+                sequence: 0,
+                position: 0,
+                partitions: Vec::new(),
+            });
+        }
+        let wal = Self {
+            disk: Arc::clone(disk),
+            dir,
+            max_bytes,
+            state: Mutex::new(state),
+        };
+        Ok((wal, replay))
+    }
+
+    /// Every partition was recovered: what the files held is in the segments, durably, but for what is `unproven` there.
+    pub(crate) fn release_all(&self, unproven: &[Weak<Partition>]) {
+        let mut state = self.state.lock();
+        if !unproven.is_empty() {
+            for file in &mut state.full {
+                file.partitions = unproven.to_vec();
+            }
+            return;
+        }
+        let files = std::mem::take(&mut state.full);
+        // One that was cut off in the making is not worth keeping.
+        let (kept, small): (VecDeque<_>, VecDeque<_>) = files
+            .into_iter()
+            .partition(|file| file.capacity >= self.smallest_file());
+        state.spare.extend(kept);
+        for file in small {
+            state.bytes -= file.capacity;
+            if let Err(error) = self.disk.remove_file(&file.path) {
+                tracing::warn!(path = %file.path.display(), %error, "a file of the write-ahead log was not removed");
+            }
+        }
+    }
+
+    fn smallest_file(&self) -> u64 {
+        MIN_FILE_BYTES.min(self.max_bytes / 4)
+    }
+
+    /// The most bytes of frames that one record may have.
+    pub(crate) fn largest_record(&self) -> u64 {
+        MAX_RECORD_BYTES.min(self.smallest_file() / 4)
+    }
+
+    /// The most bytes of records that one group may have, and still fits every file.
+    pub(crate) fn largest_group(&self) -> u64 {
+        self.smallest_file() - FILE_HEADER_BYTES as u64
+    }
+
+    /// Begins a group of `bytes`, at most [`Self::largest_group`], in a file that has room for it; `None` when there is none:
+    /// the disk is full, or checkpoints have not kept up.
+    pub(crate) fn begin(&self, bytes: u64) -> Option<Group> {
+        let mut state = self.state.lock();
+        let fits = |file: &WalFile| file.position + bytes <= file.capacity;
+        if !state.current.as_ref().is_some_and(fits) {
+            let full = state.current.take();
+            state.full.extend(full);
+            let next = match state.spare.pop_front() {
+                Some(spare) => Some(spare),
+                None => self.create_file(&mut state),
+            };
+            let mut next = next?;
+            next.sequence = state.next_sequence;
+            next.position = 0;
+            next.partitions.clear();
+            state.next_sequence += 1;
+            state.current = Some(next);
+        }
+        let current = state.current.as_ref()?;
+        let mut group = Group {
+            sequence: current.sequence,
+            ..Group::default()
+        };
+        if current.position == 0 {
+            // Together with its first group: as long as the header is not durable neither is any record.
+            group
+                .bytes
+                .extend_from_slice(&file_header(current.sequence));
+        }
+        Some(group)
+    }
+
+    fn create_file(&self, state: &mut WalState) -> Option<WalFile> {
+        let smallest = self.smallest_file();
+        let capacity = state.bytes.clamp(smallest, MAX_FILE_BYTES.max(smallest));
+        if state.bytes + capacity > self.max_bytes {
+            return None;
+        }
+        let path = self.dir.join(format!("{}.wal", state.next_number));
+        state.next_number += 1;
+        match self.create(&path, capacity) {
+            Ok(file) => {
+                state.bytes += capacity;
+                Some(file)
+            }
+            Err(error) => {
+                tracing::warn!(%error, source = %error.source, "no write-ahead log: segments are synced one by one");
+                // Ignored: the error that counts is the first one.
+                let _ = self.disk.remove_file(&path);
+                None
+            }
+        }
+    }
+
+    fn create(&self, path: &Path, capacity: u64) -> Result<WalFile, DiskError> {
+        self.disk
+            .create_dir_all(&self.dir)
+            .on("create", &self.dir)?;
+        let file = self.disk.create(path).on("create", path)?;
+        file.allocate(capacity).on("grow", path)?;
+        file.sync().on("sync", path)?;
+        self.disk.sync_dir(&self.dir).on("sync", &self.dir)?;
+        Ok(WalFile {
+            path: path.to_owned(),
+            file,
+            capacity,
+            sequence: 0,
+            position: 0,
+            partitions: Vec::new(),
+        })
+    }
+
+    /// Writes a group and syncs it: its records are durable on return.
+    ///
+    /// # Errors
+    /// [`DiskError`]: no record of the group may be acknowledged by virtue of it or of any later sync; the file is not
+    /// written to again.
+    pub(crate) fn commit(&self, group: &mut Group) -> Result<(), DiskError> {
+        let mut state = self.state.lock();
+        let Some(current) = state.current.as_mut() else {
+            return Ok(());
+        };
+        assert_eq!(
+            current.sequence, group.sequence,
+            "a group is written to the file it was begun in"
+        );
+        let position = current.position;
+        current.partitions.append(&mut group.partitions);
+        let (file, path) = (Arc::clone(&current.file), current.path.clone());
+        current.position += group.len();
+        drop(state);
+        let written = file
+            .write_at(&group.bytes, position)
+            .and_then(|()| file.sync())
+            .on("write", &path);
+        if written.is_err() {
+            let mut state = self.state.lock();
+            let failed = state.current.take();
+            state.full.extend(failed);
+        }
+        written
+    }
+
+    /// Whether a file waits for a checkpoint.
+    pub(crate) fn has_full(&self) -> bool {
+        !self.state.lock().full.is_empty()
+    }
+
+    /// The oldest full file, for its partitions to be synced.
+    pub(crate) fn take_full(&self) -> Option<WalFile> {
+        self.state.lock().full.pop_front()
+    }
+
+    /// Takes a file back that is still needed.
+    pub(crate) fn keep(&self, file: WalFile) {
+        self.state.lock().full.push_back(file);
+    }
+
+    /// Takes a file back whose partitions were synced (LOG-14).
+    pub(crate) fn recycle(&self, file: WalFile) {
+        self.state.lock().spare.push_back(file);
+    }
+
+    /// Has the file written no more before a checkpoint, whatever room it has: for tests.
+    #[cfg(test)]
+    pub(crate) fn turn(&self) {
+        let mut state = self.state.lock();
+        let current = state.current.take();
+        state.full.extend(current);
+    }
+}
