@@ -7,7 +7,7 @@
 //!
 //! | what is found | the frames that count |
 //! |---|---|
-//! | the file ends with its last whole frame or run (LOG-6: no crash does that) | all; a run that fails its checksum is damage |
+//! | the file ends with its last whole frame or run, as no crash leaves it (LOG-6) | all; a run that fails its checksum is damage |
 //! | the file is shorter than kept: it was cut from outside | all whole frames |
 //! | the index is missing | all whole frames: the log is the truth |
 //! | else: a crash | those of the runs that match their checksums, and up to kept in any case: what follows was never acknowledged at a level that survives this |
@@ -30,7 +30,9 @@ use crate::error::{DiskError, OnDisk};
 use crate::index::{
     Covered, ENTRY_BYTES, HEADER_BYTES, ReadIndex, SegmentIdentity, boot_field, read_index,
 };
-use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, map_capacity};
+use crate::segment::{
+    PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path, map_capacity, round_up,
+};
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
 use crate::wal::FoundRecord;
@@ -104,7 +106,7 @@ pub(crate) fn judge(
     let kept = index.synced_position.max(published);
     let whole = follow_runs(data, base_offset, index, u64::MAX);
     let (end, _) = whole_frames(data, whole.end, data.len() as u64, whole.end_offset);
-    let closed = !data.is_empty() && end == data.len() as u64;
+    let closed = !data.is_empty() && closed_bytes(end) == data.len() as u64;
     if closed || kept > data.len() as u64 || index.missing {
         return Verdict {
             end,
@@ -232,7 +234,7 @@ fn apply_records(segment: &SegmentOnDisk<'_>, file: &Arc<dyn DiskFile>) -> Resul
     let bytes = file.len().on("read the length of", path)?;
     if bytes <= end {
         // A byte more than the frames: it must not look closed in order (LOG-6).
-        file.allocate(end + 1).on("grow", path)?;
+        file.allocate(round_up(end + 1)).on("grow", path)?;
     }
     for record in segment.records() {
         let run = record.run();

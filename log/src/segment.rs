@@ -4,8 +4,9 @@
 //! Blocks of the disk are allocated before bytes are written, for the frames and for the index entries that will cover them,
 //! so that a full disk is an error before anything is appended and nowhere later.
 //!
-//! - **LOG-6**: an active segment's file is at least a byte longer than its frames, zeros after them, until the log is
-//!   closed in order or the segment sealed. A file that ends with its last frame was therefore not left by a crash.
+//! - **LOG-6**: an active segment's file is at least a byte longer than its frames, zeros after them, and whole pages long, until
+//!   the log is closed in order or the segment sealed; what is closed in order is not whole pages long. So [`closed_bytes`]
+//!   tells a file that no crash left, whatever frames it has and whichever of its lengths reached the disk.
 
 use std::cell::RefCell;
 use std::io;
@@ -442,7 +443,7 @@ impl Active {
         let end = self.frame_bytes();
         self.index.close(end, self.end_offset)?;
         let file = &self.file.file;
-        file.set_len(end)
+        file.set_len(closed_bytes(end))
             .and_then(|()| file.sync())
             .on("trim", &self.file.path)
     }
@@ -511,6 +512,11 @@ pub(crate) fn frame_lengths(frames: &[u8]) -> impl Iterator<Item = (usize, u32)>
     })
 }
 
-fn round_up(bytes: u64) -> u64 {
+/// How long the file of a segment is after a stop in order, when its frames end at `end` (LOG-6).
+pub(crate) fn closed_bytes(end: u64) -> u64 {
+    if end.is_multiple_of(PAGE_BYTES) { end + 1 } else { end }
+}
+
+pub(crate) fn round_up(bytes: u64) -> u64 {
     bytes.div_ceil(PAGE_BYTES) * PAGE_BYTES
 }
