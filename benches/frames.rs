@@ -69,7 +69,7 @@ fn append(criterion: &mut Criterion) {
         let made = log
             .create_topic(&topic, 1, TopicConfig::default())
             .expect("a topic");
-        Arc::clone(made.partition(PartitionId(0)).expect("its partition"))
+        made.partition(PartitionId(0)).expect("its partition")
     };
     let mut partition = make();
     let mut append_count = 0;

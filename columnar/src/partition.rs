@@ -48,8 +48,8 @@ pub(crate) struct ColdState {
     pub(crate) closed: bool,
 }
 
-/// Where a partition's records are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Where a partition's records are; by default those of one that was never used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TierBounds {
     /// The first readable offset.
     pub log_start_offset: Offset,

@@ -64,6 +64,11 @@ impl TopicListing {
         Ok(listing)
     }
 
+    /// The partitions that have objects or manifests.
+    pub(crate) fn partitions(&self) -> impl Iterator<Item = PartitionId> {
+        self.partitions.keys().copied()
+    }
+
     /// Deletes what was being written when the last run ended.
     pub(crate) async fn delete_leftovers(&self, store: &ColdStore) -> Result<(), StoreError> {
         for path in &self.leftovers {

@@ -16,7 +16,7 @@ use crate::delete::{self, DeletedTopic};
 use crate::error::{CoolError, DeleteError, ShutdownError, TierError};
 use crate::maintenance::{self, MaintenanceReport};
 use crate::manifest::Manifest;
-use crate::partition::TieredPartition;
+use crate::partition::{TierBounds, TieredPartition};
 use crate::recover::{TopicListing, open_partition};
 use crate::shared::Shared;
 use crate::steps::{NoSteps, Steps};
@@ -116,10 +116,11 @@ impl TieredLog {
         partition: PartitionId,
     ) -> Option<Arc<TieredPartition>> {
         let topic = self.log().topic(topic)?;
-        self.tier.partition(topic.partition(partition)?)
+        self.tier.partition(&topic.partition(partition)?)
     }
 
-    /// All partitions of a topic, in order; none for a topic that is not there.
+    /// The partitions of a topic that are in use, in order; none for a topic that is not there. All others have never held a
+    /// record.
     #[must_use]
     pub fn topic_partitions(&self, topic: &TopicName) -> Vec<Arc<TieredPartition>> {
         self.log()
@@ -127,7 +128,17 @@ impl TieredLog {
             .map_or_else(Vec::new, |topic| self.tier.partitions_of(&topic))
     }
 
-    /// All topics' partitions.
+    /// Where the records of each of a topic's partitions are, those never used among them, in order.
+    pub fn topic_bounds(&self, topic: &Topic) -> impl Iterator<Item = (PartitionId, TierBounds)> {
+        (0..topic.partition_count()).map(PartitionId).map(|id| {
+            let used = topic.used_partition(id);
+            let tiered = used.and_then(|hot| self.tier.partition(&hot));
+            let bounds = tiered.map_or_else(TierBounds::default, |tiered| tiered.bounds());
+            (id, bounds)
+        })
+    }
+
+    /// All topics' partitions that are in use.
     #[must_use]
     pub fn all_partitions(&self) -> Vec<Arc<TieredPartition>> {
         self.tier.all_partitions()
@@ -279,8 +290,12 @@ impl Tier {
         for topic in shared.log.topics() {
             let listing = TopicListing::read(&shared.store, topic.name(), topic.id().0).await?;
             listing.delete_leftovers(&shared.store).await?;
-            for hot in topic.partitions() {
-                let partition = open_partition(hot, &shared, &listing).await?;
+            // One whose records are all cold may have no folder any more.
+            for id in listing.partitions() {
+                let _ = topic.partition(id);
+            }
+            for hot in topic.used_partitions() {
+                let partition = open_partition(&hot, &shared, &listing).await?;
                 partitions.insert((topic.id().0, hot.id()), partition);
             }
         }
@@ -313,7 +328,7 @@ impl Tier {
 
     pub(crate) fn partitions_of(&self, topic: &Topic) -> Vec<Arc<TieredPartition>> {
         topic
-            .partitions()
+            .used_partitions()
             .iter()
             .filter_map(|hot| self.partition(hot))
             .collect()

@@ -36,11 +36,7 @@ impl Refusal {
         )
     }
 
-    pub(crate) fn unknown_partition(
-        topic: &TopicName,
-        partition: PartitionId,
-        count: usize,
-    ) -> Self {
+    pub(crate) fn unknown_partition(topic: &TopicName, partition: PartitionId, count: u32) -> Self {
         let message = format!("topic {topic} has no partition {partition}, it has {count}");
         Self::new(ErrorKind::UnknownPartition, message)
     }

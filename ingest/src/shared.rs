@@ -93,7 +93,7 @@ impl Shared {
         let known = self.topic(topic)?;
         self.log
             .partition(topic, partition)
-            .ok_or_else(|| Refusal::unknown_partition(topic, partition, known.partitions().len()))
+            .ok_or_else(|| Refusal::unknown_partition(topic, partition, known.partition_count()))
     }
 
     /// Refuses if the topic of `partition` was deleted, be there another of its name or not.

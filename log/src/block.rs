@@ -186,7 +186,7 @@ impl BlockBuilder {
     }
 
     /// Forgets what was taken up since the mark.
-    pub(crate) fn undo(&mut self, mark: BlocksMark) {
+    pub(crate) fn undo(&mut self, mark: &BlocksMark) {
         self.blocks.truncate(mark.blocks);
         if let (Some(last), Some(before)) = (self.blocks.last_mut(), mark.last) {
             *last = before;

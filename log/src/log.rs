@@ -19,10 +19,9 @@ use crate::groups::Groups;
 use crate::index::boot_field;
 use crate::journal::{Journal, JournalError};
 use crate::partition::Partition;
-use crate::partition::open::PartitionSpec;
 use crate::sync::{self, Shared};
 use crate::topic::{Topic, TopicId};
-use crate::wal::Wal;
+use crate::wal::{Replay, Wal};
 
 /// The most partitions one topic may have.
 pub const MAX_PARTITIONS: u32 = 1_000_000;
@@ -224,16 +223,20 @@ impl Log {
         }
         let mut opened = BTreeMap::new();
         for topic in topics.into_values() {
-            let name = topic.name.clone();
-            let open = |spec, shared: &Arc<Shared>| Partition::open(spec, shared, &replay);
-            opened.insert(name, Arc::new(open_topic(topic, &shared, open)?));
+            let topic = topic.open(&shared);
+            for id in partitions_with_records(&shared, &topic, &replay)? {
+                topic.put(Partition::open(topic.spec(id), &shared, &replay)?);
+            }
+            opened.insert(topic.name().clone(), Arc::new(topic));
         }
         drop(replay);
-        let partitions = opened.values().flat_map(|topic| &topic.partitions);
+        let partitions = opened.values().flat_map(|topic| topic.used_partitions());
         let unproven = partitions.filter(|partition| partition.is_unproven());
-        shared
-            .wal
-            .release_all(&unproven.map(Arc::downgrade).collect::<Vec<_>>());
+        shared.wal.release_all(
+            &unproven
+                .map(|partition| Arc::downgrade(&partition))
+                .collect::<Vec<_>>(),
+        );
         let log = Arc::new(Self {
             shared,
             topics: RwLock::new(opened),
@@ -400,9 +403,7 @@ impl Log {
             partitions,
             config,
         };
-        let topic = Arc::new(open_topic(spec, &self.shared, |spec, shared| {
-            Ok(Partition::new_empty(spec, shared))
-        })?);
+        let topic = Arc::new(spec.open(&self.shared));
         self.topics.write().insert(name.clone(), Arc::clone(&topic));
         Ok(topic)
     }
@@ -417,7 +418,7 @@ impl Log {
             topic: name.clone(),
         })?;
         catalogue.append(&Entry::Alter {
-            id: topic.id,
+            id: topic.id(),
             config: config.clone(),
         })?;
         *topic.config.write() = config;
@@ -433,18 +434,15 @@ impl Log {
     /// topic of the name, removes them.
     pub fn delete_topic(&self, name: &TopicName, id: TopicId) -> Result<(), TopicError> {
         let mut catalogue = self.catalogue.lock();
-        let found = self.topic(name).filter(|topic| topic.id == id);
+        let found = self.topic(name).filter(|topic| topic.id() == id);
         let topic = found.ok_or_else(|| TopicError::Unknown {
             topic: name.clone(),
         })?;
         self.forget_commits(name)?;
-        catalogue.append(&Entry::Delete { id: topic.id })?;
+        catalogue.append(&Entry::Delete { id: topic.id() })?;
         catalogue.deleted.insert(name.clone());
         self.topics.write().remove(name);
-        topic
-            .partitions
-            .iter()
-            .for_each(|partition| partition.abandon());
+        topic.abandon();
         let dir = self.topic_dir(name);
         self.shared.disk.remove_dir_all(&dir).on("remove", &dir)?;
         self.sync_topics_dir()
@@ -491,10 +489,8 @@ impl Log {
                 tracing::error!("a sync thread panicked");
             }
         }
-        let partitions = self
-            .topics()
-            .into_iter()
-            .flat_map(|topic| topic.partitions.clone());
+        let topics = self.topics();
+        let partitions = topics.iter().flat_map(|topic| topic.used_partitions());
         let errors: Vec<_> = partitions
             .filter_map(|partition| partition.close().err())
             .collect();
@@ -561,28 +557,37 @@ fn open_catalogue(disk: &dyn Disk, data_dir: &Path) -> Result<(Journal, Replayed
     Ok((journal, state))
 }
 
-fn open_topic(
-    topic: CatalogueTopic,
-    shared: &Arc<Shared>,
-    open: impl Fn(PartitionSpec, &Arc<Shared>) -> Result<Arc<Partition>, DiskError>,
-) -> Result<Topic, DiskError> {
-    let config = Arc::new(RwLock::new(topic.config));
-    let mut partitions = Vec::new();
-    for number in 0..topic.partitions {
-        let id = PartitionId(number);
-        let spec = PartitionSpec {
-            topic: topic.name.clone(),
-            topic_id: topic.id,
-            id,
-            dir: partition_dir(&shared.config.data_dir, &topic.name, id),
-            config: Arc::clone(&config),
-        };
-        partitions.push(open(spec, shared)?);
+impl CatalogueTopic {
+    fn open(self, shared: &Arc<Shared>) -> Topic {
+        Topic::new(self.name, self.id, self.partitions, self.config, shared)
     }
-    Ok(Topic {
-        name: topic.name,
-        id: topic.id,
-        config,
-        partitions,
-    })
+}
+
+/// The partitions of a topic that have a folder or a record in the write-ahead log, in order.
+fn partitions_with_records(
+    shared: &Shared,
+    topic: &Topic,
+    replay: &Replay,
+) -> Result<BTreeSet<PartitionId>, DiskError> {
+    let dir = shared
+        .config
+        .data_dir
+        .join("topics")
+        .join(topic.name().as_str());
+    let mut found: BTreeSet<PartitionId> = replay.partitions_of(topic.id()).collect();
+    for name in shared.disk.list(&dir).on("list", &dir)? {
+        let number = name
+            .parse()
+            .ok()
+            .filter(|number: &u32| number.to_string() == name);
+        match number.filter(|number| *number < topic.partition_count()) {
+            Some(number) => drop(found.insert(PartitionId(number))),
+            None => {
+                let stray = dir.join(&name);
+                tracing::warn!(path = %stray.display(), "this does not belong in a topic's folder; it is left alone");
+            }
+        }
+    }
+    found.retain(|id| id.0 < topic.partition_count());
+    Ok(found)
 }

@@ -422,7 +422,7 @@ impl Active {
         });
         if let Err(error) = written {
             // Readers go by the blocks: they end with what is published.
-            self.blocks.undo(before);
+            self.blocks.undo(&before);
             return Err(error);
         }
         self.publisher.publish(frames.len());
@@ -514,7 +514,11 @@ pub(crate) fn frame_lengths(frames: &[u8]) -> impl Iterator<Item = (usize, u32)>
 
 /// How long the file of a segment is after a stop in order, when its frames end at `end` (LOG-6).
 pub(crate) fn closed_bytes(end: u64) -> u64 {
-    if end.is_multiple_of(PAGE_BYTES) { end + 1 } else { end }
+    if end.is_multiple_of(PAGE_BYTES) {
+        end + 1
+    } else {
+        end
+    }
 }
 
 pub(crate) fn round_up(bytes: u64) -> u64 {

@@ -164,7 +164,7 @@ fn topics(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     for topic in topics {
         names.append_value(topic.name().as_str());
         ids.append_value(format!("{:016x}", topic.id().0));
-        partition_counts.append_value(i32::try_from(topic.partitions().len()).unwrap_or(i32::MAX));
+        partition_counts.append_value(int(topic.partition_count()));
         let pairs = topic.config().to_pairs();
         for (setting, column) in SETTINGS.iter().zip(&mut settings) {
             let value = pairs
@@ -191,10 +191,12 @@ fn partitions(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     let mut ids = Int32Builder::new();
     let mut numbers: [Int64Builder; 6] = std::array::from_fn(|_| Int64Builder::new());
     for name in snapshots.topic_names() {
-        for partition in snapshots.log().topic_partitions(&name) {
-            let bounds = partition.bounds();
+        let Some(topic) = snapshots.log().log().topic(&name) else {
+            continue;
+        };
+        for (partition, bounds) in snapshots.log().topic_bounds(&topic) {
             names.append_value(name.as_str());
-            ids.append_value(int(partition.hot().id().0));
+            ids.append_value(int(partition.0));
             let values = [
                 bounds.log_start_offset.0,
                 bounds.cold_end_offset.0,

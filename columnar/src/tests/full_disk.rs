@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use basalt_log::{Disk, DiskFile, Map, MapWriter, RealDisk};
+use basalt_log::{Disk, DiskFile, Map, Publisher, RealDisk};
 use basalt_proto::Offset;
 use parking_lot::Mutex;
 
@@ -126,7 +126,7 @@ impl DiskFile for FullDiskFile {
         self.inner.set_len(bytes)
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)> {
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
         self.inner.map(capacity, published)
     }
 

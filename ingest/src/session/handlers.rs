@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use basalt_columnar::TieredPartition;
+use basalt_columnar::{TierBounds, TieredPartition};
 use basalt_log::{Appended, Durability, Topic, TopicConfig};
 use basalt_proto::session::{
     AckLevel, CommittedResponse, ConfigPairs, CoolTopicResponse, EmptyResponse, GroupEntry,
     GroupsResponse, MetadataResponse, PartitionMetadata, ProduceRequest, ProduceResponse, Request,
     ResponseBody, TopicMetadata,
 };
-use basalt_proto::{ErrorKind, GroupName, Offset, TopicName};
+use basalt_proto::{ErrorKind, GroupName, Offset, PartitionId, TopicName};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
@@ -188,24 +188,20 @@ fn metadata(shared: &Shared, names: &[TopicName]) -> Result<MetadataResponse, Re
 }
 
 fn describe(shared: &Shared, topic: &Topic) -> TopicMetadata {
-    let partitions = shared.log.topic_partitions(topic.name());
-    let describe = |partition: &Arc<TieredPartition>| {
-        let bounds = partition.bounds();
-        PartitionMetadata {
-            partition: partition.hot().id(),
-            log_start_offset: bounds.log_start_offset,
-            cold_end_offset: bounds.cold_end_offset,
-            high_watermark: bounds.high_watermark,
-            log_end_offset: bounds.log_end_offset,
-            hot_bytes: bounds.hot_bytes,
-            cold_bytes: bounds.cold_bytes,
-        }
+    let describe = |(partition, bounds): (PartitionId, TierBounds)| PartitionMetadata {
+        partition,
+        log_start_offset: bounds.log_start_offset,
+        cold_end_offset: bounds.cold_end_offset,
+        high_watermark: bounds.high_watermark,
+        log_end_offset: bounds.log_end_offset,
+        hot_bytes: bounds.hot_bytes,
+        cold_bytes: bounds.cold_bytes,
     };
     TopicMetadata {
         topic: topic.name().clone(),
         topic_id: topic.id().0,
         config: topic.config().to_pairs(),
-        partitions: partitions.iter().map(describe).collect(),
+        partitions: shared.log.topic_bounds(topic).map(describe).collect(),
     }
 }
 

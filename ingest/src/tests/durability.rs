@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use basalt_log::{DiskFile, Map, MapWriter};
+use basalt_log::{DiskFile, Map, Publisher};
 use basalt_proto::ErrorKind;
 use parking_lot::{Condvar, Mutex};
 
@@ -141,7 +141,7 @@ impl DiskFile for GatedFile {
         self.file.set_len(bytes)
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, MapWriter)> {
+    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
         self.file.map(capacity, published)
     }
 

@@ -61,7 +61,7 @@ pub(super) fn partition(log: &Log, durability: TopicDurability) -> Arc<Partition
         )
         .unwrap()
     });
-    Arc::clone(topic.partition(PartitionId(0)).unwrap())
+    topic.partition(PartitionId(0)).unwrap()
 }
 
 pub(super) fn record(payload: &[u8]) -> Vec<u8> {

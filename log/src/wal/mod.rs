@@ -38,7 +38,7 @@
 //! - **LOG-14**: a file is used again only once the frames of all its records are durable in their segments, with their
 //!   index entries. Replaying a record twice, or one whose segment has gone on since, changes nothing.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -113,10 +113,6 @@ pub(crate) struct Group {
 }
 
 impl Group {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
-    }
-
     /// Bytes it takes so far.
     pub(crate) fn len(&self) -> u64 {
         self.bytes.len() as u64
@@ -141,7 +137,7 @@ impl Group {
 pub(crate) struct Replay {
     /// Whole files, in the order of their sequence numbers, with the bytes before the first record cut off.
     files: Vec<(u64, Vec<u8>)>,
-    by_partition: HashMap<(TopicId, PartitionId), Vec<(usize, usize)>>,
+    by_partition: BTreeMap<(TopicId, PartitionId), Vec<(usize, usize)>>,
 }
 
 impl Replay {
@@ -153,6 +149,13 @@ impl Replay {
             record::read_record(bytes.get(*at..)?, *sequence).map(|(found, _)| found)
         };
         places.into_iter().flatten().filter_map(read).collect()
+    }
+
+    /// The partitions of a topic that have records.
+    pub(crate) fn partitions_of(&self, topic_id: TopicId) -> impl Iterator<Item = PartitionId> {
+        self.by_partition
+            .range((topic_id, PartitionId(0))..=(topic_id, PartitionId(u32::MAX)))
+            .map(|((_, partition), _)| *partition)
     }
 
     /// Adds a file's bytes; they are added in the order of their sequence numbers.
