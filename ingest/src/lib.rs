@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod commit;
+mod commit_wait;
 mod config;
 mod connection;
 mod consume;
