@@ -11,7 +11,8 @@ use std::error::Error;
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
 
-use basalt_proto::ACK_BYTES;
+use basalt_log::Durability;
+use basalt_proto::{ACK_BYTES, FrameBatch, FrameLimits};
 use support::{
     Echo, FRAME_BYTES, Latencies, Measured, Server, Spent, connect_native, connect_session, frames,
     produce_request,
@@ -35,7 +36,7 @@ fn main() -> Outcome {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let cases: [(&str, fn() -> Outcome); 11] = [
+    let cases: [(&str, fn() -> Outcome); 12] = [
         ("session-os-512k", || session(512 << 10, ACK_OS)),
         ("session-os-64k", || session(64 << 10, ACK_OS)),
         ("session-os-4k", || session(4 << 10, ACK_OS)),
@@ -47,6 +48,7 @@ fn main() -> Outcome {
         ("ping-beside-flood", ping_beside_flood),
         ("idle", idle),
         ("loopback", loopback),
+        ("append-256k", append),
     ];
     for (name, case) in cases {
         if wanted.is_empty() || wanted.iter().any(|wanted| name.starts_with(wanted)) {
@@ -240,6 +242,23 @@ fn loopback() -> Outcome {
     }
     let spent = writer.join().map_err(|_| "a client panicked")??;
     measured.report((total / FRAME_BYTES) as u64, FRAME_BYTES, spent)
+}
+
+/// What the log takes without a socket: what all above spend there.
+fn append() -> Outcome {
+    let server = Server::start()?;
+    let bytes = frames((256 << 10) / FRAME_BYTES);
+    let partition = server.partition()?;
+    let measured = Measured::start();
+    let count = TOTAL_BYTES / bytes.len();
+    let mut stored = 0;
+    for _ in 0..count {
+        let batch = FrameBatch::parse(&bytes, &FrameLimits::default())?;
+        partition.hot().append(&batch, Durability::Os)?;
+        stored += batch.record_count();
+    }
+    measured.report(stored, FRAME_BYTES, Spent::default())?;
+    server.stop()
 }
 
 fn connect(address: std::net::SocketAddr) -> Outcome<TcpStream> {

@@ -14,16 +14,17 @@ use std::time::Duration;
 use bytes::BufMut;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::ShutdownSignal;
+use crate::alarm::Alarm;
 use crate::error::{ConnectionError, Refusal};
 use crate::shared::Shared;
 
 /// How much is taken from a socket before what came is worked on, unless the item at the front is longer: then up to its
 /// end. What is read is walked and copied next, so it should still be in the processor's cache by then.
 const READ_BYTES: usize = 256 << 10;
-/// The least that room is made for.
+/// The least that room is made for. A buffer that is no larger is kept however long nothing comes.
 const MIN_GROWTH_BYTES: usize = 16 << 10;
 /// Each so many bytes of one item renew its deadline: a slow link may send a large frame, a trickle may not.
 const RENEWAL_BYTES: usize = 1 << 20;
@@ -52,6 +53,8 @@ pub(crate) struct Input {
     large: Option<OwnedSemaphorePermit>,
     /// Whether the last bytes were there without waiting.
     unwaited: bool,
+    /// For the deadline, and for giving the buffer back.
+    alarm: Alarm,
 }
 
 impl Input {
@@ -64,6 +67,7 @@ impl Input {
             deadline: None,
             large: None,
             unwaited: false,
+            alarm: Alarm::default(),
         }
     }
 
@@ -129,32 +133,6 @@ impl Input {
         }
     }
 
-    /// Drops the next `count` bytes as they come, whatever they are. [`Filled::More`] when that is done.
-    ///
-    /// # Errors
-    /// As [`Self::fill`], but never `Refused`.
-    pub(crate) async fn discard(
-        &mut self,
-        stream: &TcpStream,
-        mut count: usize,
-        shared: &Shared,
-        shutdown: &ShutdownSignal,
-    ) -> Result<Filled, ConnectionError> {
-        while count > 0 {
-            // In pieces, each of which has a deadline as an item has.
-            let piece = count.min(READ_BYTES);
-            while self.unread().len() < piece {
-                match self.fill(stream, piece, shared, shutdown).await? {
-                    Filled::More => {}
-                    ended => return Ok(ended),
-                }
-            }
-            self.consume(piece);
-            count -= piece;
-        }
-        Ok(Filled::More)
-    }
-
     async fn reserve_share(
         &mut self,
         needed_bytes: usize,
@@ -187,12 +165,8 @@ impl Input {
                     break;
                 }
                 // Doubling keeps the copying linear; exact, so that the last step does not overshoot a large frame.
-                let growth = self
-                    .bytes
-                    .len()
-                    .max(MIN_GROWTH_BYTES)
-                    .min(target - self.bytes.len());
-                self.bytes.reserve_exact(growth);
+                let grown = (self.bytes.len() * 2).max(MIN_GROWTH_BYTES).min(target);
+                self.bytes.reserve_exact(grown - self.bytes.len());
             }
             let room = (self.bytes.capacity() - self.bytes.len()).min(target - self.unread().len());
             match stream.try_read_buf(&mut (&mut self.bytes).limit(room)) {
@@ -235,25 +209,26 @@ impl Input {
     ) -> Result<(), ConnectionError> {
         if !self.unread().is_empty() {
             let deadline = self.renewed_deadline(limit);
-            return match timeout_at(deadline, stream.readable()).await {
-                Ok(ready) => Ok(ready?),
-                Err(_) => {
-                    let received_bytes = self.unread().len();
-                    Err(ConnectionError::FrameTimeout {
-                        limit,
-                        received_bytes,
-                        needed_bytes,
-                    })
-                }
+            return tokio::select! {
+                biased;
+                ready = stream.readable() => Ok(ready?),
+                () = self.alarm.at(deadline) => Err(ConnectionError::FrameTimeout {
+                    limit,
+                    received_bytes: self.bytes.len() - self.start,
+                    needed_bytes,
+                }),
             };
         }
         if self.bytes.capacity() > MIN_GROWTH_BYTES {
-            if let Ok(ready) = timeout(IDLE_SHRINK, stream.readable()).await {
-                return Ok(ready?);
+            tokio::select! {
+                biased;
+                ready = stream.readable() => return Ok(ready?),
+                () = self.alarm.at(Instant::now() + IDLE_SHRINK) => {}
             }
             self.bytes = Vec::new();
             self.start = 0;
         }
+        self.alarm.stop();
         Ok(stream.readable().await?)
     }
 

@@ -17,6 +17,7 @@
 //! - **ING-5**: all that a connection started ends with it, except what must not be cut in the middle (cooling, deletion).
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod commit;
 mod commit_wait;
 mod config;

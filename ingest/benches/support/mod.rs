@@ -7,7 +7,7 @@ use std::ops::Add;
 use std::sync::Arc;
 use std::time::Duration;
 
-use basalt_columnar::{ColdConfig, ColdStore, TieredLog};
+use basalt_columnar::{ColdConfig, ColdStore, TieredLog, TieredPartition};
 use basalt_ingest::{Counters, ServerConfig, ShutdownTrigger};
 use basalt_log::{Log, LogConfig, RealDisk, SystemClock, TopicConfig, TopicDurability};
 use basalt_proto::session::{AckLevel, ProduceRequest, Request};
@@ -81,7 +81,17 @@ impl Server {
     }
 
     pub(crate) fn stored_records(&self) -> u64 {
-        self.counters.snapshot().records_in
+        let counters = self.counters.snapshot();
+        print!(
+            "{:>4} KiB an append; ",
+            (counters.bytes_in / counters.appends.max(1)) >> 10
+        );
+        counters.records_in
+    }
+
+    pub(crate) fn partition(&self) -> Outcome<Arc<TieredPartition>> {
+        let found = self.log.partition(&TopicName::new(TOPIC)?, PartitionId(0));
+        found.ok_or_else(|| "no partition".into())
     }
 
     pub(crate) fn stop(self) -> Outcome {
@@ -180,7 +190,7 @@ pub(crate) fn connect_native(address: SocketAddr) -> Outcome<TcpStream> {
 }
 
 /// Processor time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Spent {
     ns: u64,
 }

@@ -22,9 +22,8 @@ use basalt_columnar::TieredPartition;
 use basalt_log::FrameSlice;
 use basalt_proto::ErrorKind;
 use basalt_proto::session::{
-    AckLevel, EmptyResponse, ErrorResponse, ProduceRequest, REQUEST_HEADER_BYTES, Request,
-    RequestHeader, ResponseBody, SESSION_REFUSED, SESSION_VERSION, SessionError, encode_error,
-    encode_response,
+    AckLevel, ErrorResponse, ProduceRequest, REQUEST_HEADER_BYTES, Request, RequestHeader,
+    ResponseBody, SESSION_REFUSED, SESSION_VERSION, SessionError, encode_error, encode_response,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
