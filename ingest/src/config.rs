@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use basalt_proto::{FRAME_HEADER_BYTES, FrameLimits};
 
-use crate::input::READ_BYTES;
+use crate::input::LARGE_ITEM_BYTES;
 
 /// Bytes a request may hold beside one whole frame: names, counts and the like.
 const REQUEST_OVERHEAD_BYTES: u64 = 4096;
@@ -107,11 +107,11 @@ impl ServerConfig {
             + u64::from(self.limits.max_payload_bytes)
     }
 
-    /// The most that is read before it is worked on: the largest frame or request, or all that one read takes.
+    /// The most that is read before it is worked on: the largest frame or request, or the buffer that is kept for all others.
     fn max_input_bytes(&self) -> u64 {
         self.max_frame_bytes()
             .max(u64::from(self.max_request_bytes))
-            .max(READ_BYTES as u64)
+            .max(LARGE_ITEM_BYTES as u64)
     }
 
     /// What [`Self::connection_memory_bytes`] leaves for what has been read and is not answered yet. At least

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use basalt_proto::{MAX_OPENING_BYTES, Opening};
 use bytes::BufMut;
+use rustix::net::SendFlags;
 use socket2::{SockRef, TcpKeepalive};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
@@ -48,6 +50,28 @@ impl Connection<'_> {
             counters: &self.shared.counters,
         }
     }
+
+    /// Sends as much of `bytes` as the socket takes without waiting; how much that was.
+    ///
+    /// # Errors
+    /// What the socket says.
+    pub(crate) fn try_send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.stream.try_io(Interest::WRITABLE, || {
+            Ok(rustix::net::send(self.stream, bytes, SendFlags::NOSIGNAL)?)
+        });
+        match sent {
+            Err(error) if is_passing(&error) => Ok(0),
+            sent => sent,
+        }
+    }
+}
+
+/// Whether the same call may succeed a moment later.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
 }
 
 /// Serves a connection to its end.

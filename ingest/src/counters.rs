@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use basalt_proto::ErrorKind;
+use basalt_proto::{ErrorKind, FrameBatch};
 
 /// One slot an [`ErrorKind`] code; codes beyond share slot 0.
 const KIND_SLOTS: usize = 32;
@@ -99,6 +99,14 @@ impl Counters {
 
     pub(crate) fn decrement(counter: &AtomicU64) {
         counter.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Counts an append.
+    pub(crate) fn stored(&self, batch: &FrameBatch<'_>) {
+        Self::increment(&self.appends);
+        Self::add(&self.frames_in, batch.frame_count() as u64);
+        Self::add(&self.records_in, batch.record_count());
+        Self::add(&self.bytes_in, batch.bytes().len() as u64);
     }
 
     pub(crate) fn refuse(&self, kind: ErrorKind, count: u64) {

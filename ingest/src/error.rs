@@ -17,7 +17,13 @@ pub(crate) struct Refusal {
     /// The partition's log start and high watermark, where they help the peer to choose again; else 0.
     pub(crate) log_start_offset: Offset,
     pub(crate) high_watermark: Offset,
+    /// Advice of its own on when to try again, where something was measured; 0 for the kind's.
+    retry_after_ms: u32,
 }
+
+/// The least and the most that a producer is told to wait after it was refused for waiting.
+const MIN_RETRY_MS: u32 = 10;
+const MAX_RETRY_MS: u32 = 1000;
 
 impl Refusal {
     pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
@@ -26,6 +32,7 @@ impl Refusal {
             message: message.into(),
             log_start_offset: Offset::ZERO,
             high_watermark: Offset::ZERO,
+            retry_after_ms: 0,
         }
     }
 
@@ -41,6 +48,17 @@ impl Refusal {
         Self::new(ErrorKind::UnknownPartition, message)
     }
 
+    /// A request that would wait longer than its producer wants to, as others `waited`: it takes as long again at least.
+    pub(crate) fn queue_wait(limit: Duration, waited: Duration) -> Self {
+        let message =
+            format!("{waited:?} of waiting for the disk, the producer's limit is {limit:?}");
+        let retry_after_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
+        Self {
+            retry_after_ms: retry_after_ms.clamp(MIN_RETRY_MS, MAX_RETRY_MS),
+            ..Self::new(ErrorKind::Busy, message)
+        }
+    }
+
     pub(crate) fn out_of_range(
         asked: Offset,
         log_start_offset: Offset,
@@ -48,16 +66,16 @@ impl Refusal {
     ) -> Self {
         let message = format!("offset {asked} is outside [{log_start_offset}, {high_watermark}]");
         Self {
-            kind: ErrorKind::OffsetOutOfRange,
-            message,
             log_start_offset,
             high_watermark,
+            ..Self::new(ErrorKind::OffsetOutOfRange, message)
         }
     }
 
     /// When the peer should try again, in milliseconds; 0 where waiting alone does not help.
     pub(crate) const fn retry_after_ms(&self) -> u32 {
         match self.kind {
+            _ if self.retry_after_ms > 0 => self.retry_after_ms,
             // Space comes back when somebody deletes something: no sooner than a person or a retention pass acts.
             ErrorKind::StorageFull | ErrorKind::ShuttingDown => 1000,
             ErrorKind::TimedOut => 100,

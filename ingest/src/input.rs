@@ -3,8 +3,10 @@
 //! It knows lengths and deadlines, not formats: its user says how many bytes the item at the front needs.
 //!
 //! ING-2: capacity is at most twice what arrived or one read's worth, whatever length a peer claims; and what is beyond
-//! one read's worth is given back with the item it was for, before its share of the memory of all is.
+//! [`LARGE_ITEM_BYTES`] is given back with the item it was for, before its share of the memory of all is.
 //! ING-4: an item once begun has a deadline, renewed with each [`RENEWAL_BYTES`] of it; between items there is none.
+//!
+//! A peer that never pauses does not keep the thread: between two reads neither of which had to wait, others run.
 
 use std::io;
 use std::time::Duration;
@@ -12,20 +14,22 @@ use std::time::Duration;
 use bytes::BufMut;
 use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout};
 
 use crate::ShutdownSignal;
+use crate::alarm::Alarm;
 use crate::error::{ConnectionError, Refusal};
 use crate::shared::Shared;
 
-/// How much is taken from a socket before what came is worked on. What one append can hold, too.
-pub(crate) const READ_BYTES: usize = 1 << 20;
-/// The least that room is made for.
+/// How much is taken from a socket before what came is worked on, unless the item at the front is longer: then up to its
+/// end. What is read is walked and copied next, so it should still be in the processor's cache by then.
+const READ_BYTES: usize = 256 << 10;
+/// The least that room is made for. A buffer that is no larger is kept however long nothing comes.
 const MIN_GROWTH_BYTES: usize = 16 << 10;
 /// Each so many bytes of one item renew its deadline: a slow link may send a large frame, a trickle may not.
 const RENEWAL_BYTES: usize = 1 << 20;
-/// Items beyond this draw on the memory that all connections share.
-const LARGE_ITEM_BYTES: usize = 1 << 20;
+/// Items beyond this draw on the memory that all connections share; a buffer of so much is kept for the next item.
+pub(crate) const LARGE_ITEM_BYTES: usize = 1 << 20;
 /// A buffer of more than [`MIN_GROWTH_BYTES`] is given back after so long without a byte.
 const IDLE_SHRINK: Duration = Duration::from_secs(2);
 
@@ -47,6 +51,10 @@ pub(crate) struct Input {
     /// When the item at the front must have come further, and how far.
     deadline: Option<(Instant, usize)>,
     large: Option<OwnedSemaphorePermit>,
+    /// Whether the last bytes were there without waiting.
+    unwaited: bool,
+    /// For the deadline, and for giving the buffer back.
+    alarm: Alarm,
 }
 
 impl Input {
@@ -58,6 +66,8 @@ impl Input {
             start,
             deadline: None,
             large: None,
+            unwaited: false,
+            alarm: Alarm::default(),
         }
     }
 
@@ -69,17 +79,18 @@ impl Input {
     pub(crate) fn consume(&mut self, count: usize) {
         self.start = (self.start + count).min(self.bytes.len());
         self.deadline = None;
-        if self.bytes.capacity() > READ_BYTES {
-            self.bytes.drain(..self.start);
-            self.start = 0;
-            self.bytes.shrink_to(READ_BYTES);
+        if self.bytes.capacity() > LARGE_ITEM_BYTES {
+            self.move_to_front();
+            self.bytes.shrink_to(LARGE_ITEM_BYTES);
         }
         // Last: others may take this share at once, so that the memory must be free by then.
         self.large = None;
     }
 
-    /// Waits for bytes, then takes all that are there, up to [`READ_BYTES`] or the end of the item at the front.
+    /// Waits for bytes, then takes those that are there, up to [`READ_BYTES`] or the end of the item at the front.
     /// `needed_bytes` is that item's length as far as is known, within the limits, and more than is there.
+    ///
+    /// When nothing had to be waited for the last time either, others run first.
     ///
     /// # Errors
     /// [`ConnectionError::FrameTimeout`], `Truncated` and `Io`; `Refused` as busy when the shared memory stays taken.
@@ -90,20 +101,24 @@ impl Input {
         shared: &Shared,
         shutdown: &ShutdownSignal,
     ) -> Result<Filled, ConnectionError> {
-        self.bytes.drain(..self.start);
-        self.start = 0;
+        if std::mem::take(&mut self.unwaited) {
+            tokio::task::yield_now().await;
+        }
         if shutdown.is_triggered() {
             return Ok(Filled::Stopping);
         }
         self.reserve_share(needed_bytes, shared).await?;
-        let target = needed_bytes.max(READ_BYTES);
+        let mut waited = false;
         loop {
-            match self.take_available(stream, target)? {
-                Taken::Some => return Ok(Filled::More),
-                Taken::Eof if self.bytes.is_empty() => return Ok(Filled::Eof),
+            match self.take_available(stream, needed_bytes)? {
+                Taken::Some => {
+                    self.unwaited = !waited;
+                    return Ok(Filled::More);
+                }
+                Taken::Eof if self.unread().is_empty() => return Ok(Filled::Eof),
                 Taken::Eof => {
                     return Err(ConnectionError::Truncated {
-                        received_bytes: self.bytes.len(),
+                        received_bytes: self.unread().len(),
                         needed_bytes,
                     });
                 }
@@ -114,6 +129,7 @@ impl Input {
                 readable = self.readable(stream, needed_bytes, shared.config.frame_timeout) => readable?,
                 () = shutdown.wait() => return Ok(Filled::Stopping),
             }
+            waited = true;
         }
     }
 
@@ -137,35 +153,52 @@ impl Input {
         Ok(())
     }
 
-    /// Reads until the socket is empty or `target` bytes are there.
-    fn take_available(&mut self, stream: &TcpStream, target: usize) -> io::Result<Taken> {
-        let before = self.bytes.len();
-        while self.bytes.len() < target {
+    /// Reads until the socket is empty, or has given one read's worth and the item of `needed_bytes`.
+    fn take_available(&mut self, stream: &TcpStream, needed_bytes: usize) -> io::Result<Taken> {
+        let target = needed_bytes.max(READ_BYTES);
+        let before = self.bytes.len() - self.start;
+        self.make_way(needed_bytes);
+        while self.unread().len() < target {
             if self.bytes.len() == self.bytes.capacity() {
+                // Once some of the buffer is worked on, the rest has room without growing it.
+                if self.start > 0 {
+                    break;
+                }
                 // Doubling keeps the copying linear; exact, so that the last step does not overshoot a large frame.
-                let growth = self
-                    .bytes
-                    .len()
-                    .max(MIN_GROWTH_BYTES)
-                    .min(target - self.bytes.len());
-                self.bytes.reserve_exact(growth);
+                let grown = (self.bytes.len() * 2).max(MIN_GROWTH_BYTES).min(target);
+                self.bytes.reserve_exact(grown - self.bytes.len());
             }
-            let room = (self.bytes.capacity() - self.bytes.len()).min(target - self.bytes.len());
+            let room = (self.bytes.capacity() - self.bytes.len()).min(target - self.unread().len());
             match stream.try_read_buf(&mut (&mut self.bytes).limit(room)) {
                 // What came before the end is worked on first; the end is found again.
-                Ok(0) if self.bytes.len() > before => return Ok(Taken::Some),
+                Ok(0) if self.unread().len() > before => return Ok(Taken::Some),
                 Ok(0) => return Ok(Taken::Eof),
+                // The socket is empty: to ask again would only be told so, before what came is answered.
+                Ok(count) if count < room => return Ok(Taken::Some),
                 Ok(_) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
         }
-        Ok(if self.bytes.len() > before {
+        Ok(if self.unread().len() > before {
             Taken::Some
         } else {
             Taken::None
         })
+    }
+
+    /// Moves what is unread to the front, unless that is more than the room it gains and the item fits without.
+    fn make_way(&mut self, needed_bytes: usize) {
+        let fits = needed_bytes <= self.bytes.capacity() - self.start;
+        if !fits || self.unread().len() <= self.start {
+            self.move_to_front();
+        }
+    }
+
+    fn move_to_front(&mut self) {
+        self.bytes.drain(..self.start);
+        self.start = 0;
     }
 
     async fn readable(
@@ -174,31 +207,33 @@ impl Input {
         needed_bytes: usize,
         limit: Duration,
     ) -> Result<(), ConnectionError> {
-        if !self.bytes.is_empty() {
+        if !self.unread().is_empty() {
             let deadline = self.renewed_deadline(limit);
-            return match timeout_at(deadline, stream.readable()).await {
-                Ok(ready) => Ok(ready?),
-                Err(_) => {
-                    let received_bytes = self.bytes.len();
-                    Err(ConnectionError::FrameTimeout {
-                        limit,
-                        received_bytes,
-                        needed_bytes,
-                    })
-                }
+            return tokio::select! {
+                biased;
+                ready = stream.readable() => Ok(ready?),
+                () = self.alarm.at(deadline) => Err(ConnectionError::FrameTimeout {
+                    limit,
+                    received_bytes: self.bytes.len() - self.start,
+                    needed_bytes,
+                }),
             };
         }
         if self.bytes.capacity() > MIN_GROWTH_BYTES {
-            if let Ok(ready) = timeout(IDLE_SHRINK, stream.readable()).await {
-                return Ok(ready?);
+            tokio::select! {
+                biased;
+                ready = stream.readable() => return Ok(ready?),
+                () = self.alarm.at(Instant::now() + IDLE_SHRINK) => {}
             }
             self.bytes = Vec::new();
+            self.start = 0;
         }
+        self.alarm.stop();
         Ok(stream.readable().await?)
     }
 
     fn renewed_deadline(&mut self, limit: Duration) -> Instant {
-        let received = self.bytes.len();
+        let received = self.unread().len();
         match self.deadline {
             Some((deadline, renewed_at)) if received < renewed_at.saturating_add(RENEWAL_BYTES) => {
                 deadline
@@ -251,7 +286,7 @@ mod tests {
         input.consume(item_bytes);
         assert!(input.large.is_none());
         assert!(
-            input.bytes.capacity() <= READ_BYTES,
+            input.bytes.capacity() <= LARGE_ITEM_BYTES,
             "{} bytes are kept without a share",
             input.bytes.capacity()
         );
@@ -262,12 +297,12 @@ mod tests {
 
     #[test]
     fn unread_bytes_survive_the_shrinking() {
-        let mut bytes = vec![1; 3 * READ_BYTES];
+        let mut bytes = vec![1; 3 * LARGE_ITEM_BYTES];
         bytes.extend_from_slice(b"rest");
         let mut input = Input::new(bytes, 10);
-        input.consume(3 * READ_BYTES - 10);
+        input.consume(3 * LARGE_ITEM_BYTES - 10);
         assert_eq!(input.unread(), b"rest");
-        assert!(input.bytes.capacity() <= READ_BYTES);
+        assert!(input.bytes.capacity() <= LARGE_ITEM_BYTES);
         input.consume(1);
         assert_eq!(input.unread(), b"est");
     }

@@ -17,7 +17,9 @@
 //! - **ING-5**: all that a connection started ends with it, except what must not be cut in the middle (cooling, deletion).
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod commit;
+mod commit_wait;
 mod config;
 mod connection;
 mod consume;

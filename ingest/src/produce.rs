@@ -1,11 +1,12 @@
 //! Producers: frames in, acknowledgements out, each at its own pace.
 //!
 //! Two halves of one task share the socket. The reading half appends all complete frames that have come as one batch
-//! (with Kafka batches among them, as many as are checked in one turn) and
-//! goes on reading; the answering half waits for each batch to become durable and writes its acknowledgements in one go.
-//! So frames that arrive during an fsync are appended meanwhile and share the next one.
+//! (with Kafka batches among them, as many as are checked in one turn). Where the page cache is enough it also writes
+//! their acknowledgements, in one go, unless some are waiting before them. All others it leaves to the answering half and
+//! goes on reading; that half waits for each batch to become durable, and writes what has become so together. So frames
+//! that arrive during an fsync are appended meanwhile and share the next one.
 //!
-//! ING-1: the answering half takes batches in the order they were appended, and answers none before it is durable.
+//! ING-1: acknowledgements leave in the order in which their frames were appended, and none before they are durable.
 //! ING-2: what waits to be answered is bounded by [`ACK_BUDGET_BYTES`]; when that is used up, reading stops.
 
 use std::sync::Arc;
@@ -15,14 +16,17 @@ use basalt_log::{Appended, Durability, Topic};
 use basalt_proto::{
     ACK_BYTES, Ack, ErrorKind, FrameBatch, FramePrefix, FrameStop, Offset, PartitionId, TopicName,
 };
+use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use crate::Counters;
+use crate::commit_wait::CommitWait;
 use crate::config::ACK_BUDGET_BYTES;
 use crate::connection::Connection;
 use crate::error::{ConnectionError, Refusal};
 use crate::input::{Filled, Input};
-use crate::output::Then;
+use crate::output::{Output, Then};
+use crate::shared::Shared;
 use crate::verify::Turn;
 
 /// The byte that opens a producer's connection.
@@ -30,24 +34,28 @@ pub(crate) const FIRST_BYTE: u8 = 0x01;
 
 /// Appends that may wait for their fsync at a time; what they hold is bounded by bytes.
 const MAX_WAITING_BATCHES: usize = 1024;
+/// Acknowledgements that have become due together leave in one write of about so many bytes.
+const MAX_COALESCED_BYTES: usize = 64 << 10;
 
 /// What the reading half leaves to be answered.
 #[derive(Debug)]
 struct Waiting {
     answer: Answer,
     /// The share of the budget that the answer holds.
-    _share: OwnedSemaphorePermit,
+    share: OwnedSemaphorePermit,
 }
 
 #[derive(Debug)]
 enum Answer {
-    /// Frames that are appended: their acks for when they are durable.
+    /// Frames that are appended and not on disk yet: their acks for when they are.
     Appended {
         appended: Appended,
-        durability: Durability,
         frame_count: usize,
         acks: Vec<u8>,
+        wait: CommitWait,
     },
+    /// Acks that are due, but that the peer did not take at once, or that have others before them.
+    Due { acks: Vec<u8> },
     /// Frames that are not.
     Refused {
         refusal: Refusal,
@@ -89,6 +97,7 @@ pub(crate) async fn serve(
         topic,
         partition: Arc::clone(&partition),
         input,
+        acks: Vec::new(),
         answers: sender,
         budget: Arc::new(Semaphore::new(ACK_BUDGET_BYTES)),
     };
@@ -111,6 +120,8 @@ struct Reader<'a> {
     topic: Arc<Topic>,
     partition: Arc<TieredPartition>,
     input: Input,
+    /// Of the last batch: memory that is used again.
+    acks: Vec<u8>,
     answers: mpsc::Sender<Waiting>,
     budget: Arc<Semaphore>,
 }
@@ -124,17 +135,39 @@ impl Reader<'_> {
                 .prefix(self.input.unread(), &shared.config.limits)
                 .await;
             let FramePrefix { batch, stop } = prefix;
-            let appended = batch.map(|batch| (self.append(&batch), batch.bytes().len()));
-            if let Some((answer, used)) = appended {
-                let fatal = answer.is_fatal();
-                if self.leave(answer).await.is_err() {
-                    return Ok(());
-                }
+            if let Some(batch) = batch {
+                let used = batch.bytes().len();
+                let appended = append(
+                    self.connection.shared,
+                    &self.topic,
+                    &self.partition,
+                    &batch,
+                    &mut self.acks,
+                );
                 self.input.consume(used);
-                // Both halves are one task: a producer that never pauses must not keep its own answers waiting.
-                tokio::task::yield_now().await;
-                if let Some(refusal) = fatal {
-                    return Err(refusal.into());
+                match appended {
+                    Ok(None) => self.acknowledge().await?,
+                    Ok(Some(waiting)) => {
+                        if self.leave(waiting).await.is_err() {
+                            return Ok(());
+                        }
+                    }
+                    Err((refusal, frame_count)) => {
+                        let fatal = is_fatal(&refusal).then(|| refusal.clone());
+                        if self
+                            .leave(Answer::Refused {
+                                refusal,
+                                frame_count,
+                            })
+                            .await
+                            .is_err()
+                        {
+                            return Ok(());
+                        }
+                        if let Some(refusal) = fatal {
+                            return Err(refusal.into());
+                        }
+                    }
                 }
             }
             let needed_bytes = match stop {
@@ -184,37 +217,22 @@ impl Reader<'_> {
         }
     }
 
-    /// Appends the batch; what to answer, whichever way it went.
-    fn append(&self, batch: &FrameBatch<'_>) -> Answer {
-        let counters = &self.connection.shared.counters;
-        let durability = Durability::from(self.topic.config().durability);
-        let frame_count = batch.frame_count();
-        match self.partition.hot().append(batch, durability) {
-            Ok(appended) => {
-                Counters::increment(&counters.appends);
-                Counters::add(&counters.frames_in, frame_count as u64);
-                Counters::add(&counters.records_in, batch.record_count());
-                Counters::add(&counters.bytes_in, batch.bytes().len() as u64);
-                let acks = stored_acks(batch, appended.base_offset);
-                Answer::Appended {
-                    appended,
-                    durability,
-                    frame_count,
-                    acks,
-                }
-            }
-            Err(error) => {
-                let refusal = self
-                    .connection
-                    .shared
-                    .append_refusal(&self.partition, error);
-                counters.refuse(refusal.kind, frame_count as u64);
-                Answer::Refused {
-                    refusal,
-                    frame_count,
-                }
-            }
+    /// Writes [`Self::acks`], which are due. What the peer does not take at once, or all of it when others are waiting
+    /// before, is left to the answering half.
+    async fn acknowledge(&mut self) -> Result<(), ConnectionError> {
+        let mut sent = 0;
+        // The budget is whole when everything before has been written.
+        if self.budget.available_permits() == ACK_BUDGET_BYTES {
+            sent = self.connection.try_send(&self.acks)?;
+            Counters::increment(&self.connection.shared.counters.ack_writes);
         }
+        if sent < self.acks.len() {
+            let acks = self.acks[sent..].to_vec();
+            // The answering half ends first only by failing, and says why.
+            let _ = self.leave(Answer::Due { acks }).await;
+        }
+        self.acks.shrink_to(MAX_COALESCED_BYTES);
+        Ok(())
     }
 
     /// Leaves an answer to the answering half, once the budget has room for it.
@@ -225,10 +243,7 @@ impl Reader<'_> {
             .await
             .map_err(drop)?;
         self.answers
-            .send(Waiting {
-                answer,
-                _share: share,
-            })
+            .send(Waiting { answer, share })
             .await
             .map_err(drop)
     }
@@ -237,34 +252,68 @@ impl Reader<'_> {
 impl Answer {
     fn bytes(&self) -> usize {
         match self {
-            Self::Appended { frame_count, .. } | Self::Refused { frame_count, .. } => {
-                frame_count * ACK_BYTES
-            }
-        }
-    }
-
-    /// The refusal after which the connection ends: one that no later frame would fare better than.
-    fn is_fatal(&self) -> Option<Refusal> {
-        match self {
-            Self::Refused { refusal, .. }
-                if !refusal.kind.is_retryable() || refusal.kind == ErrorKind::ShuttingDown =>
-            {
-                Some(refusal.clone())
-            }
-            _ => None,
+            Self::Appended { acks, .. } | Self::Due { acks } => acks.len(),
+            Self::Refused { frame_count, .. } => frame_count * ACK_BYTES,
         }
     }
 }
 
-/// The acks of frames appended from `base` on, one behind the other.
-fn stored_acks(batch: &FrameBatch<'_>, base: Offset) -> Vec<u8> {
-    let mut acks = Vec::with_capacity(batch.frame_count() * ACK_BYTES);
+/// Whether the connection ends after the refusal: no later frame would fare better.
+fn is_fatal(refusal: &Refusal) -> bool {
+    !refusal.kind.is_retryable() || refusal.kind == ErrorKind::ShuttingDown
+}
+
+/// Appends the batch. `None` when its acks, which are then in `acks`, are due; else what has to be waited for.
+///
+/// # Errors
+/// Why nothing was appended, and of how many frames.
+fn append(
+    shared: &Shared,
+    topic: &Topic,
+    partition: &TieredPartition,
+    batch: &FrameBatch<'_>,
+    acks: &mut Vec<u8>,
+) -> Result<Option<Answer>, (Refusal, usize)> {
+    let durability = Durability::from(topic.config().durability);
+    let frame_count = batch.frame_count();
+    let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(partition));
+    let appended = match partition.hot().append(batch, durability) {
+        Ok(appended) => appended,
+        Err(error) => {
+            let refusal = shared.append_refusal(partition, error);
+            shared.counters.refuse(refusal.kind, frame_count as u64);
+            return Err((refusal, frame_count));
+        }
+    };
+    shared.counters.stored(batch);
+    acks.clear();
+    put_acks(batch, appended.base_offset, acks);
+    Ok(wait.map(|wait| Answer::Appended {
+        appended,
+        frame_count,
+        acks: std::mem::take(acks),
+        wait,
+    }))
+}
+
+/// Appends the acks of frames that were appended from `base` on, one behind the other.
+fn put_acks(batch: &FrameBatch<'_>, base: Offset, acks: &mut Vec<u8>) {
+    let frame_count = batch.frame_count();
+    let start = acks.len();
+    acks.resize(start + frame_count * ACK_BYTES, 0);
+    let slots = acks[start..].as_chunks_mut::<ACK_BYTES>().0.iter_mut();
+    if batch.record_count() == frame_count as u64 {
+        // One offset a frame, whatever is in them: no need to look again.
+        for (slot, offset) in slots.zip(base.0..) {
+            *slot = Ack::Stored(Offset(offset)).encode();
+        }
+        return;
+    }
     let mut offset = base;
-    for frame in batch.frames().flatten() {
-        acks.extend_from_slice(&Ack::Stored(offset).encode());
+    for (slot, frame) in slots.zip(batch.frames().flatten()) {
+        *slot = Ack::Stored(offset).encode();
         offset = offset.saturating_add(u64::from(frame.header.logical_count()));
     }
-    acks
 }
 
 pub(crate) fn refusal_ack(refusal: &Refusal) -> [u8; ACK_BYTES] {
@@ -275,42 +324,84 @@ pub(crate) fn refusal_ack(refusal: &Refusal) -> [u8; ACK_BYTES] {
     .encode()
 }
 
+/// Answers in order what the reading half has left, as each is due.
 async fn answer_all(
     connection: &Connection<'_>,
     partition: &TieredPartition,
     mut waiting: mpsc::Receiver<Waiting>,
 ) -> Result<(), ConnectionError> {
-    let shared = connection.shared;
-    let output = connection.output();
-    while let Some(Waiting {
-        answer,
-        _share: share,
-    }) = waiting.recv().await
-    {
-        let bytes = match answer {
-            Answer::Appended {
-                appended,
-                durability,
-                frame_count,
-                acks,
-            } => match partition.hot().acknowledged(&appended, durability).await {
+    let (shared, output) = (connection.shared, connection.output());
+    // What has become due, and its shares of the budget until it is written.
+    let (mut due, mut shares) = (Vec::new(), Vec::new());
+    let mut next = waiting.recv().await;
+    while let Some(Waiting { answer, share }) = next.take() {
+        let mut settling = std::pin::pin!(settle(shared, partition, answer));
+        let acks = match settling.as_mut().now_or_never() {
+            Some(acks) => acks,
+            None => {
+                // It has to be waited for, and what is due does not.
+                send_due(connection, &output, &mut due, &mut shares).await?;
+                settling.await
+            }
+        };
+        due.extend_from_slice(&acks);
+        shares.push(share);
+        next = waiting.try_recv().ok();
+        if next.is_none() || due.len() >= MAX_COALESCED_BYTES {
+            send_due(connection, &output, &mut due, &mut shares).await?;
+        }
+        if next.is_none() {
+            next = waiting.recv().await;
+        }
+    }
+    Ok(())
+}
+
+async fn send_due(
+    connection: &Connection<'_>,
+    output: &Output<'_>,
+    due: &mut Vec<u8>,
+    shares: &mut Vec<OwnedSemaphorePermit>,
+) -> Result<(), ConnectionError> {
+    if !due.is_empty() {
+        output.send(due, Then::Nothing).await?;
+        Counters::increment(&connection.shared.counters.ack_writes);
+        due.clear();
+        due.shrink_to(MAX_COALESCED_BYTES);
+    }
+    shares.clear();
+    Ok(())
+}
+
+/// The acks of an answer, once they are due.
+async fn settle(shared: &Shared, partition: &TieredPartition, answer: Answer) -> Vec<u8> {
+    match answer {
+        Answer::Due { acks } => acks,
+        Answer::Refused {
+            refusal,
+            frame_count,
+        } => refusal_ack(&refusal).repeat(frame_count),
+        Answer::Appended {
+            appended,
+            frame_count,
+            acks,
+            wait,
+        } => {
+            let durable = partition
+                .hot()
+                .acknowledged(&appended, Durability::Fsync)
+                .await;
+            drop(wait);
+            match durable {
                 Ok(()) => acks,
                 Err(error) => {
                     let refusal = shared.append_refusal(partition, error);
                     shared.counters.refuse(refusal.kind, frame_count as u64);
                     refusal_ack(&refusal).repeat(frame_count)
                 }
-            },
-            Answer::Refused {
-                refusal,
-                frame_count,
-            } => refusal_ack(&refusal).repeat(frame_count),
-        };
-        output.send(&bytes, Then::Nothing).await?;
-        Counters::increment(&shared.counters.ack_writes);
-        drop(share);
+            }
+        }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -328,8 +419,23 @@ mod tests {
             patch_record_count(&mut bytes[at..], record_count);
         }
         let batch = FrameBatch::parse(&bytes, &FrameLimits::default()).unwrap();
-        let acks = stored_acks(&batch, Offset(10));
+        let mut acks = Vec::new();
+        put_acks(&batch, Offset(10), &mut acks);
         let expected: Vec<u8> = [10, 15, 16]
+            .iter()
+            .flat_map(|at| Ack::Stored(Offset(*at)).encode())
+            .collect();
+        assert_eq!(acks, expected);
+    }
+
+    #[test]
+    fn acks_of_frames_of_one_record_each_count_up() {
+        let mut bytes = Vec::new();
+        (0..3).for_each(|_| Frame::record(1, b"", b"x").encode_into(&mut bytes));
+        let batch = FrameBatch::parse(&bytes, &FrameLimits::default()).unwrap();
+        let mut acks = Vec::new();
+        put_acks(&batch, Offset(7), &mut acks);
+        let expected: Vec<u8> = [7, 8, 9]
             .iter()
             .flat_map(|at| Ack::Stored(Offset(*at)).encode())
             .collect();

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
 use crate::verify::Verifier;
 use crate::{Counters, ServerConfig};
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) large_frames: MemoryBudget,
     pub(crate) verifier: Verifier,
+    pub(crate) commits: Arc<CommitWaits>,
     pub(crate) silent: Arc<SilentPeers>,
     /// Counts deleted topics. Whoever waits on a partition looks after each whether it was its own: what it holds keeps
     /// the partition alive, so that nothing else would tell.
@@ -34,6 +36,7 @@ impl Shared {
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
             verifier: Verifier::new(),
+            commits: Arc::default(),
             config,
             log,
             counters: Arc::default(),

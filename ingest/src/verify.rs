@@ -7,9 +7,7 @@
 //! ING-6: no batch is decompressed on a thread that serves sockets, and at most half of the processors do so, be it for
 //! producers or for consumers.
 
-use basalt_proto::{
-    FRAME_HEADER_BYTES, FrameBatch, FrameError, FrameHeader, FrameKind, FrameLimits, FramePrefix,
-};
+use basalt_proto::{FrameBatch, FrameCheck, FrameError, FrameLimits, FramePrefix};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -42,32 +40,29 @@ impl Verifier {
     /// Checks the frames at the start of `bytes`: all of them if they are record frames, else as many as one turn takes,
     /// but at least one.
     pub(crate) async fn prefix<'b>(&self, bytes: &'b [u8], limits: &FrameLimits) -> Turn<'b> {
-        let Some(end) = first_batch_end(bytes) else {
+        let mut check = FrameCheck::new(bytes, *limits);
+        let Some(end) = check.records() else {
             return Turn {
-                prefix: FrameBatch::parse_prefix(bytes, limits),
+                prefix: check.finish(bytes.len()),
                 more: false,
             };
         };
-        let turn = &bytes[..end.max(TURN_BYTES).min(bytes.len())];
+        let end = end.max(TURN_BYTES).min(bytes.len());
         Turn {
-            prefix: self.beside(|| FrameBatch::parse_prefix(turn, limits)).await,
-            more: turn.len() < bytes.len(),
+            prefix: self.beside(|| check.finish(end)).await,
+            more: end < bytes.len(),
         }
     }
 
-    /// Checks that `bytes` are whole frames that may be appended together, and nothing else.
+    /// Goes on with a check that [`whole_at_once`] began.
     ///
     /// # Errors
     /// As [`FrameBatch::parse`].
     pub(crate) async fn whole<'b>(
         &self,
-        bytes: &'b [u8],
-        limits: &FrameLimits,
+        check: FrameCheck<'b>,
     ) -> Result<FrameBatch<'b>, FrameError> {
-        if first_batch_end(bytes).is_none() {
-            return FrameBatch::parse(bytes, limits);
-        }
-        self.beside(|| FrameBatch::parse(bytes, limits)).await
+        self.beside(|| check.finish(usize::MAX)).await.into_whole()
     }
 
     /// Runs what takes long, when there is a place for it, with the other tasks of this thread moved to another one.
@@ -89,19 +84,16 @@ impl Verifier {
     }
 }
 
-/// The position behind the first whole batch frame among the frames of `bytes`. Nothing is checked but what that takes.
-fn first_batch_end(bytes: &[u8]) -> Option<usize> {
-    let mut start = 0;
-    loop {
-        let rest = &bytes[start..];
-        let header = FrameHeader::decode(rest.first_chunk::<FRAME_HEADER_BYTES>()?).ok()?;
-        let frame_bytes = usize::try_from(header.frame_bytes())
-            .ok()
-            .filter(|frame_bytes| *frame_bytes <= rest.len())?;
-        start += frame_bytes;
-        if header.kind == FrameKind::Batch {
-            return Some(start);
-        }
+/// Checks that `bytes` are whole frames that may be appended together, and nothing else; a check to go on with if there
+/// is a batch frame among them, so that it may take long.
+pub(crate) fn whole_at_once<'b>(
+    bytes: &'b [u8],
+    limits: &FrameLimits,
+) -> Result<Result<FrameBatch<'b>, FrameError>, FrameCheck<'b>> {
+    let mut check = FrameCheck::new(bytes, *limits);
+    match check.records() {
+        None => Ok(check.finish(bytes.len()).into_whole()),
+        Some(_) => Err(check),
     }
 }
 
@@ -137,16 +129,23 @@ mod tests {
         out
     }
 
-    #[test]
-    fn batch_frame_is_found_behind_record_frames_once_it_is_whole() {
+    #[tokio::test]
+    async fn only_what_may_take_long_is_put_off() {
         let (record, batch) = (record_frame(&[0x02; 100]), batch_frame(b"v"));
-        assert_eq!(first_batch_end(&record.repeat(3)), None);
-        let mixed = [record.repeat(3), batch.clone(), record.clone()].concat();
-        let end = 3 * record.len() + batch.len();
-        assert_eq!(first_batch_end(&mixed), Some(end));
-        assert_eq!(first_batch_end(&mixed[..end - 1]), None);
-        assert_eq!(first_batch_end(&[0xff; 64]), None);
-        assert_eq!(first_batch_end(&[]), None);
+        let limits = FrameLimits::default();
+        let records = record.repeat(3);
+        let at_once = whole_at_once(&records, &limits).map(|batch| batch.map(|good| good.bytes()));
+        assert!(matches!(at_once, Ok(Ok(bytes)) if bytes == records));
+        let cut = whole_at_once(&records[..records.len() - 1], &limits);
+        assert!(matches!(cut, Ok(Err(FrameError::Incomplete { .. }))));
+        assert!(matches!(
+            whole_at_once(&[], &limits),
+            Ok(Err(FrameError::Empty))
+        ));
+        let mixed = [records, batch, record].concat();
+        let check = whole_at_once(&mixed, &limits).unwrap_err();
+        let whole = Verifier::new().whole(check).await.unwrap();
+        assert_eq!((whole.bytes(), whole.frame_count()), (&mixed[..], 5));
     }
 
     #[tokio::test]

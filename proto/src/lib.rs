@@ -46,8 +46,8 @@ pub use batch::{BatchError, ExpandedRecord, RecordHeader, expand};
 pub use error_kind::ErrorKind;
 pub use frame::{
     DEFAULT_MAX_KEY_BYTES, DEFAULT_MAX_PAYLOAD_BYTES, FRAME_HEADER_BYTES, Frame, FrameBatch,
-    FrameError, FrameHeader, FrameKind, FrameLimits, FramePrefix, FrameStop, FrameWalk,
-    patch_offset, patch_record_count,
+    FrameCheck, FrameError, FrameHeader, FrameKind, FrameLimits, FramePrefix, FrameStop, FrameWalk,
+    copy_frames, patch_offset, patch_record_count,
 };
 pub use name::{GroupName, MAX_NAME_BYTES, NameError, TopicName};
 pub use offset::{Offset, PartitionId};

@@ -3,54 +3,39 @@
 use std::sync::Arc;
 
 use basalt_columnar::{TierBounds, TieredPartition};
-use basalt_log::{Appended, Durability, Topic, TopicConfig};
+use basalt_log::{Durability, Topic, TopicConfig};
 use basalt_proto::session::{
     AckLevel, CommittedResponse, ConfigPairs, CoolTopicResponse, EmptyResponse, GroupEntry,
     GroupsResponse, MetadataResponse, PartitionMetadata, ProduceRequest, ProduceResponse, Request,
     ResponseBody, TopicMetadata,
 };
-use basalt_proto::{ErrorKind, GroupName, Offset, PartitionId, TopicName};
+use basalt_proto::{ErrorKind, FrameBatch, GroupName, Offset, PartitionId, TopicName};
 use futures::FutureExt;
 use futures::future::BoxFuture;
 
 use super::{Answer, fetch};
-use crate::Counters;
 use crate::commit;
+use crate::commit_wait::CommitWait;
 use crate::error::Refusal;
 use crate::shared::Shared;
 
-/// Appends at once, in the order of the connection's requests; the answer waits for what the level demands (ING-1).
-pub(super) async fn produce<'a>(
-    shared: &'a Shared,
-    correlation_id: u32,
-    request: ProduceRequest<'_>,
-) -> BoxFuture<'a, Answer> {
-    let answered = request.ack != AckLevel::None;
-    match append(shared, &request).await {
-        Ok((partition, appended, durability)) if answered => {
-            acknowledge(shared, correlation_id, partition, appended, durability).boxed()
-        }
-        Ok(_) => std::future::ready(Answer::Nothing).boxed(),
-        Err(refusal) => {
-            shared.counters.refuse(refusal.kind, 1);
-            let answer = if answered {
-                Answer::refused(correlation_id, &refusal)
-            } else {
-                Answer::Nothing
-            };
-            std::future::ready(answer).boxed()
-        }
-    }
+/// A produce request whose frames were checked and whose partition was found.
+#[derive(Debug)]
+pub(super) struct Admitted<'b> {
+    batch: FrameBatch<'b>,
+    pub(super) partition: Arc<TieredPartition>,
+    durability: Durability,
 }
 
-async fn append(
+/// Finds the partition of a produce request, and what its level demands.
+///
+/// # Errors
+/// A [`Refusal`]: no such topic or partition, or a topic that could not be made.
+pub(super) async fn admit<'b>(
     shared: &Shared,
     request: &ProduceRequest<'_>,
-) -> Result<(Arc<TieredPartition>, Appended, Durability), Refusal> {
-    let batch = shared
-        .verifier
-        .whole(request.frames, &shared.config.limits)
-        .await?;
+    batch: FrameBatch<'b>,
+) -> Result<Admitted<'b>, Refusal> {
     let partition = shared
         .partition_or_create(&request.topic, request.partition)
         .await?;
@@ -58,29 +43,46 @@ async fn append(
         AckLevel::None => Durability::None,
         AckLevel::Os => Durability::Os,
         AckLevel::Fsync => Durability::Fsync,
-        AckLevel::TopicDefault => shared.topic(&request.topic)?.config().durability.into(),
+        AckLevel::TopicDefault => partition.hot().config().durability.into(),
     };
-    let appended = partition.hot().append(&batch, durability);
-    let appended = appended.map_err(|error| shared.append_refusal(&partition, error))?;
-    Counters::increment(&shared.counters.appends);
-    Counters::add(&shared.counters.frames_in, batch.frame_count() as u64);
-    Counters::add(&shared.counters.records_in, batch.record_count());
-    Counters::add(&shared.counters.bytes_in, batch.bytes().len() as u64);
-    Ok((partition, appended, durability))
+    Ok(Admitted {
+        batch,
+        partition,
+        durability,
+    })
 }
 
-async fn acknowledge(
+impl Admitted<'_> {
+    /// Whether the answer has to wait for a group commit.
+    pub(super) fn waits(&self) -> bool {
+        self.durability == Durability::Fsync
+    }
+
+    /// Appends the frames; they are in the page cache on return.
+    ///
+    /// # Errors
+    /// A [`Refusal`]: nothing was appended.
+    pub(super) fn append(&self, shared: &Shared) -> Result<ProduceResponse, Refusal> {
+        let appended = self.partition.hot().append(&self.batch, self.durability);
+        let appended = appended.map_err(|error| shared.append_refusal(&self.partition, error))?;
+        shared.counters.stored(&self.batch);
+        Ok(ProduceResponse {
+            base_offset: appended.base_offset,
+            end_offset: appended.end_offset,
+        })
+    }
+}
+
+/// Answers an append once it is on disk (ING-1).
+pub(super) async fn acknowledge(
     shared: &Shared,
     correlation_id: u32,
     partition: Arc<TieredPartition>,
-    appended: Appended,
-    durability: Durability,
+    response: ProduceResponse,
+    wait: CommitWait,
 ) -> Answer {
-    let durable = partition.hot().acknowledged(&appended, durability).await;
-    let response = ProduceResponse {
-        base_offset: appended.base_offset,
-        end_offset: appended.end_offset,
-    };
+    let durable = partition.hot().wait_durable(response.end_offset).await;
+    drop(wait);
     respond(
         shared,
         correlation_id,

@@ -1,36 +1,44 @@
 //! Sessions: requests with correlation ids, many in flight, each answered when it is ready.
 //!
 //! Two halves of one task share the socket. The reading half takes requests in order; a produce is appended right there,
-//! so that the frames of a connection keep their order, and everything else becomes a future. The answering half polls
-//! those futures and writes each answer as it is ready: a long poll never holds up what came after it.
+//! so that the frames of a connection keep their order. If the page cache is enough it is answered there too, together
+//! with those around it (see [`ready`]). Everything else becomes a future. The answering half polls those futures and
+//! writes each answer as it is ready: a long poll never holds up what came after it.
 //!
 //! ING-2: at most `max_in_flight_requests` are unanswered, and one is being read; further ones wait in the socket. What
 //! they hold of what the peer sent is bounded by `connection_memory_bytes`: produce and fetch hold next to nothing once
-//! they are under way; all others draw, by their length, on what is left beside the request being read.
+//! they are under way; all others draw, by their length, on what is left beside the request being read, and so do answers
+//! that the peer does not take.
 //! ING-5: when the peer has closed its side, or the server stops, long polls end with what there is.
 
 mod fetch;
 mod handlers;
+mod ready;
 
 use std::sync::Arc;
+use std::time::Duration;
 
+use basalt_columnar::TieredPartition;
 use basalt_log::FrameSlice;
 use basalt_proto::ErrorKind;
 use basalt_proto::session::{
-    ErrorResponse, REQUEST_HEADER_BYTES, Request, RequestHeader, ResponseBody, SESSION_REFUSED,
-    SESSION_VERSION, SessionError, encode_error, encode_response,
+    AckLevel, ErrorResponse, ProduceRequest, REQUEST_HEADER_BYTES, Request, RequestHeader,
+    ResponseBody, SESSION_REFUSED, SESSION_VERSION, SessionError, encode_error, encode_response,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+use tokio::time::{Instant, timeout};
 
 use crate::connection::Connection;
 use crate::error::{ConnectionError, Refusal};
 use crate::input::{Filled, Input};
 use crate::output::{Output, Then};
 use crate::shared::MemoryBudget;
+use crate::verify::whole_at_once;
 use crate::{Counters, ShutdownSignal, ShutdownTrigger};
+use ready::{Ready, Turn};
 
 /// Small answers that are ready together leave in one write of up to so many bytes.
 const MAX_COALESCED_BYTES: usize = 64 << 10;
@@ -42,7 +50,7 @@ const DECODED_BYTES: usize = 32;
 /// What goes back for one request.
 #[derive(Debug)]
 enum Answer {
-    /// Nothing: the request asked for no answer.
+    /// Nothing more than what the reading half has begun to write.
     Nothing,
     /// A whole message.
     Message(Vec<u8>),
@@ -58,16 +66,20 @@ impl Answer {
     }
 
     fn refused(correlation_id: u32, refusal: &Refusal) -> Self {
-        let error = ErrorResponse {
-            retry_after_ms: refusal.retry_after_ms(),
-            log_start_offset: refusal.log_start_offset,
-            high_watermark: refusal.high_watermark,
-            ..ErrorResponse::new(refusal.kind, refusal.message.as_str())
-        };
         let mut out = Vec::new();
-        encode_error(correlation_id, &error, &mut out);
+        put_refusal(correlation_id, refusal, &mut out);
         Self::Message(out)
     }
+}
+
+fn put_refusal(correlation_id: u32, refusal: &Refusal, out: &mut Vec<u8>) {
+    let error = ErrorResponse {
+        retry_after_ms: refusal.retry_after_ms(),
+        log_start_offset: refusal.log_start_offset,
+        high_watermark: refusal.high_watermark,
+        ..ErrorResponse::new(refusal.kind, refusal.message.as_str())
+    };
+    encode_error(correlation_id, &error, out);
 }
 
 /// A request being worked on, and its place among those in flight.
@@ -108,21 +120,23 @@ pub(crate) async fn serve(
         .min(Semaphore::MAX_PERMITS);
     let (sender, receiver) = mpsc::channel(max_in_flight);
     let ending = ShutdownTrigger::new();
+    let turn = Turn::default();
     let reader = Reader {
         connection,
-        input,
         work: sender,
         places: Arc::new(Semaphore::new(max_in_flight)),
         memory: MemoryBudget::new(connection.shared.config.waiting_memory_bytes()),
         ending: ending.signal(),
+        ready: Ready::new(turn.clone()),
+        max_queue_wait: None,
     };
     let reading = async {
-        let ended = reader.run().await;
+        let ended = reader.run(input).await;
         ending.trigger();
         ended
     };
     let mut reading = std::pin::pin!(reading);
-    let mut answering = std::pin::pin!(answer_all(output, receiver));
+    let mut answering = std::pin::pin!(answer_all(output, turn, receiver));
     tokio::select! {
         biased;
         // Answering ends first only by failing.
@@ -136,17 +150,28 @@ pub(crate) async fn serve(
 
 struct Reader<'a> {
     connection: &'a Connection<'a>,
-    input: Input,
     work: mpsc::Sender<Work<'a>>,
     places: Arc<Semaphore>,
-    /// For requests that keep what they were sent until they are answered.
+    /// For requests that keep what they were sent until they are answered, and for answers that are not taken.
     memory: MemoryBudget,
     /// Triggered when no more requests will come.
     ending: ShutdownSignal,
+    /// Answers to requests that had nothing to wait for.
+    ready: Ready,
+    /// How long a produce request may wait for its turn; `None` waits as long as it takes.
+    max_queue_wait: Option<Duration>,
 }
 
 impl<'a> Reader<'a> {
-    async fn run(mut self) -> Result<(), ConnectionError> {
+    async fn run(mut self, mut input: Input) -> Result<(), ConnectionError> {
+        let ended = self.take_all(&mut input).await;
+        // What is answered is told, however it ended; if it cannot be, the answering half has failed and says why.
+        let _ = self.flush().await;
+        ended
+    }
+
+    /// Takes requests until no more come. `Ok` too when the answering half has ended, which says why.
+    async fn take_all(&mut self, input: &mut Input) -> Result<(), ConnectionError> {
         let Connection {
             stream,
             shared,
@@ -154,22 +179,14 @@ impl<'a> Reader<'a> {
             ..
         } = self.connection;
         loop {
-            let needed_bytes = match self.front()? {
+            let needed_bytes = match front(input, shared.config.max_request_bytes) {
                 Front::Whole { header, bytes } => {
-                    let body = self.input.unread().get(REQUEST_HEADER_BYTES..bytes);
+                    let body = input.unread().get(REQUEST_HEADER_BYTES..bytes);
                     let request = Request::decode(header.kind, body.unwrap_or_default());
-                    let share = self.memory_share(&request, bytes);
-                    let Some(place) = self.place(share).await else {
-                        return Ok(());
-                    };
-                    let answer = self.dispatch(header.correlation_id, request).await;
+                    let taken = self.take(header.correlation_id, request, bytes).await;
                     Counters::increment(&shared.counters.requests);
-                    self.input.consume(bytes);
-                    if self.work.send(Work { answer, place }).await.is_err() {
-                        return Ok(());
-                    }
-                    // It may hold more than its share, which is all there is: nothing is read beside it.
-                    if share >= self.memory.bytes() && self.memory(share).await.is_none() {
+                    input.consume(bytes);
+                    if taken.is_none() {
                         return Ok(());
                     }
                     continue;
@@ -178,65 +195,156 @@ impl<'a> Reader<'a> {
                 Front::Refused {
                     correlation_id,
                     refusal,
-                } => return self.refuse(correlation_id, refusal).await,
+                } => return Err(self.refuse(correlation_id, refusal)),
             };
-            match self
-                .input
-                .fill(stream, needed_bytes, shared, shutdown)
-                .await
-            {
+            if self.flush().await.is_none() {
+                return Ok(());
+            }
+            match input.fill(stream, needed_bytes, shared, shutdown).await {
                 Ok(Filled::More) => {}
                 Ok(Filled::Eof | Filled::Stopping) => return Ok(()),
                 Err(ConnectionError::Refused(refusal)) => {
-                    return self.refuse(self.front_id(), refusal).await;
+                    return Err(self.refuse(front_id(input), refusal));
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
-    /// What stands at the front of the input.
-    fn front(&self) -> Result<Front, ConnectionError> {
-        let unread = self.input.unread();
-        let Some(head) = unread.first_chunk::<REQUEST_HEADER_BYTES>() else {
-            return Ok(Front::Part {
-                needed_bytes: REQUEST_HEADER_BYTES,
-            });
-        };
-        match RequestHeader::decode(head, self.connection.shared.config.max_request_bytes) {
-            Err(error) => Ok(Front::Refused {
-                correlation_id: self.front_id(),
-                refusal: Refusal::new(error.kind(), error.to_string()),
-            }),
-            Ok(header) => {
-                let bytes = REQUEST_HEADER_BYTES.saturating_add(header.body_bytes as usize);
-                let whole = unread.len() >= bytes;
-                Ok(if whole {
-                    Front::Whole { header, bytes }
-                } else {
-                    Front::Part {
-                        needed_bytes: bytes,
-                    }
-                })
+    /// Does what is asked, or has it done. `None` when the server stops or nobody answers any more.
+    async fn take(
+        &mut self,
+        id: u32,
+        request: Result<Request<'_>, SessionError>,
+        bytes: usize,
+    ) -> Option<()> {
+        match request {
+            Ok(Request::Produce(request)) => self.produce(id, request).await?,
+            Err(error) => {
+                let refusal = Refusal::new(error.kind(), error.to_string());
+                self.put_refusal(id, &refusal);
+            }
+            Ok(request) => {
+                let share = self.memory_share(&request, bytes);
+                let place = self.place(share).await?;
+                let answer = self.dispatch(id, request);
+                self.work.send(Work { answer, place }).await.ok()?;
+                // It may hold more than its share, which is all there is: nothing is read beside it.
+                if share >= self.memory.bytes() {
+                    drop(self.memory(share).await?);
+                }
             }
         }
+        if self.ready.is_full() {
+            self.flush().await?;
+        }
+        Some(())
     }
 
-    /// The correlation id of the request at the front, which need not be whole; 0 when it is not even that far.
-    fn front_id(&self) -> u32 {
-        let id = self
-            .input
-            .unread()
-            .get(5..)
-            .and_then(|rest| rest.first_chunk());
-        id.map_or(0, |id| u32::from_be_bytes(*id))
+    /// Appends at once, in the order of the connection's requests. An answer that waits for a group commit is left to the
+    /// answering half (ING-1).
+    async fn produce(&mut self, id: u32, request: ProduceRequest<'_>) -> Option<()> {
+        let shared = self.connection.shared;
+        let batch = match whole_at_once(request.frames, &shared.config.limits) {
+            Ok(checked) => checked,
+            Err(check) => {
+                self.flush().await?;
+                shared.verifier.whole(check).await
+            }
+        };
+        let admitted = match batch {
+            Ok(batch) => handlers::admit(shared, &request, batch).await,
+            Err(error) => Err(error.into()),
+        };
+        let stored = match admitted {
+            Ok(admitted) if admitted.waits() => {
+                match self.commit_place(&admitted.partition).await? {
+                    Ok(place) => {
+                        let wait = shared.commits.enter(&admitted.partition);
+                        match admitted.append(shared) {
+                            Ok(stored) => {
+                                let partition = admitted.partition;
+                                let answer =
+                                    handlers::acknowledge(shared, id, partition, stored, wait);
+                                let answer = answer.boxed();
+                                return self.work.send(Work { answer, place }).await.ok();
+                            }
+                            Err(refusal) => Err(refusal),
+                        }
+                    }
+                    Err(refusal) => Err(refusal),
+                }
+            }
+            Ok(admitted) => admitted.append(shared),
+            Err(refusal) => Err(refusal),
+        };
+        match stored {
+            _ if request.ack == AckLevel::None => {
+                if let Err(refusal) = stored {
+                    shared.counters.refuse(refusal.kind, 1);
+                }
+            }
+            Ok(stored) => encode_response(id, &stored, self.ready.out()),
+            Err(refusal) => self.put_refusal(id, &refusal),
+        }
+        Some(())
+    }
+
+    /// A place for a request that will wait for a group commit; a refusal when that would take longer than the peer
+    /// wants to wait. `None` when the server stops.
+    async fn commit_place(
+        &mut self,
+        partition: &TieredPartition,
+    ) -> Option<Result<Place, Refusal>> {
+        let Some(limit) = self.max_queue_wait else {
+            return self.place(0).await.map(Ok);
+        };
+        let began = Instant::now();
+        let Ok(place) = timeout(limit, self.place(0)).await else {
+            return Some(Err(Refusal::queue_wait(limit, began.elapsed())));
+        };
+        let place = place?;
+        // What came first among those that wait shows how long it takes now: to wait behind it takes longer.
+        let waited = began.elapsed() + self.connection.shared.commits.oldest(partition);
+        if waited > limit {
+            return Some(Err(Refusal::queue_wait(limit, waited)));
+        }
+        Some(Ok(place))
+    }
+
+    fn put_refusal(&mut self, id: u32, refusal: &Refusal) {
+        self.connection.shared.counters.refuse(refusal.kind, 1);
+        put_refusal(id, refusal, self.ready.out());
+    }
+
+    /// Writes the answers that are ready, or what of them the socket does not take now, through the answering half.
+    /// `None` when that has ended.
+    async fn flush(&mut self) -> Option<()> {
+        let Some(left) = self.ready.send(self.connection) else {
+            return Some(());
+        };
+        let share = left.bytes().min(self.memory.bytes());
+        let in_flight = Arc::clone(&self.places).acquire_owned().await.ok()?;
+        let place = Place {
+            _in_flight: in_flight,
+            _memory: self.memory.take(share).await,
+        };
+        let answer = std::future::ready(left.into_answer()).boxed();
+        self.work.send(Work { answer, place }).await.ok()
     }
 
     /// A place among the requests in flight with that share of the memory; `None` when the server stops first.
-    async fn place(&self, share_bytes: usize) -> Option<Place> {
-        let in_flight = tokio::select! {
-            place = Arc::clone(&self.places).acquire_owned() => place.ok()?,
-            () = self.connection.shutdown.wait() => return None,
+    async fn place(&mut self, share_bytes: usize) -> Option<Place> {
+        let in_flight = match Arc::clone(&self.places).try_acquire_owned() {
+            Ok(place) => place,
+            Err(_) => {
+                // What is ready does not wait with this one.
+                self.flush().await?;
+                tokio::select! {
+                    place = Arc::clone(&self.places).acquire_owned() => place.ok()?,
+                    () = self.connection.shutdown.wait() => return None,
+                }
+            }
         };
         let memory = match share_bytes {
             0 => None,
@@ -257,42 +365,28 @@ impl<'a> Reader<'a> {
     }
 
     /// How much memory a request may hold until it is answered, at most all there is.
-    fn memory_share(&self, request: &Result<Request<'_>, SessionError>, bytes: usize) -> usize {
+    fn memory_share(&self, request: &Request<'_>, bytes: usize) -> usize {
         match request {
             // A fetch is a few names and numbers, and may stay for minutes: others must not wait for it.
-            Ok(Request::Produce(_) | Request::Fetch(_)) | Err(_) => 0,
-            Ok(_) => bytes.saturating_mul(DECODED_BYTES).min(self.memory.bytes()),
+            Request::Produce(_) | Request::Fetch(_) => 0,
+            _ => bytes.saturating_mul(DECODED_BYTES).min(self.memory.bytes()),
         }
     }
 
-    /// Answers a request behind which nothing can be found, and ends the connection.
-    async fn refuse(&self, correlation_id: u32, refusal: Refusal) -> Result<(), ConnectionError> {
-        self.connection.shared.counters.refuse(refusal.kind, 1);
-        if let Some(place) = self.place(0).await {
-            let answer = std::future::ready(Answer::refused(correlation_id, &refusal)).boxed();
-            // Nobody left to tell is no reason not to log what was wrong.
-            let _ = self.work.send(Work { answer, place }).await;
-        }
-        Err(refusal.into())
+    /// Answers a request behind which nothing can be found; the error that ends the connection.
+    fn refuse(&mut self, correlation_id: u32, refusal: Refusal) -> ConnectionError {
+        self.put_refusal(correlation_id, &refusal);
+        refusal.into()
     }
 
-    async fn dispatch(
-        &self,
-        id: u32,
-        request: Result<Request<'_>, SessionError>,
-    ) -> BoxFuture<'a, Answer> {
+    /// The future that answers anything but a produce request.
+    fn dispatch(&self, id: u32, request: Request<'_>) -> BoxFuture<'a, Answer> {
         let shared = self.connection.shared;
         match request {
-            Ok(Request::Produce(request)) => handlers::produce(shared, id, request).await,
-            Ok(Request::Fetch(request)) => {
+            Request::Fetch(request) => {
                 fetch::answer(shared, id, request, self.ending.clone()).boxed()
             }
-            Ok(other) => handlers::answer(shared, id, other),
-            Err(error) => {
-                let refusal = Refusal::new(error.kind(), error.to_string());
-                shared.counters.refuse(refusal.kind, 1);
-                std::future::ready(Answer::refused(id, &refusal)).boxed()
-            }
+            other => handlers::answer(shared, id, other),
         }
     }
 }
@@ -311,14 +405,48 @@ enum Front {
     },
 }
 
+/// What stands at the front of the input.
+fn front(input: &Input, max_request_bytes: u32) -> Front {
+    let unread = input.unread();
+    let Some(head) = unread.first_chunk::<REQUEST_HEADER_BYTES>() else {
+        return Front::Part {
+            needed_bytes: REQUEST_HEADER_BYTES,
+        };
+    };
+    match RequestHeader::decode(head, max_request_bytes) {
+        Err(error) => Front::Refused {
+            correlation_id: front_id(input),
+            refusal: Refusal::new(error.kind(), error.to_string()),
+        },
+        Ok(header) => {
+            let bytes = REQUEST_HEADER_BYTES.saturating_add(header.body_bytes as usize);
+            if unread.len() >= bytes {
+                Front::Whole { header, bytes }
+            } else {
+                Front::Part {
+                    needed_bytes: bytes,
+                }
+            }
+        }
+    }
+}
+
+/// The correlation id of the request at the front, which need not be whole; 0 when it is not even that far.
+fn front_id(input: &Input) -> u32 {
+    let id = input.unread().get(5..).and_then(|rest| rest.first_chunk());
+    id.map_or(0, |id| u32::from_be_bytes(*id))
+}
+
 /// Polls what is worked on and writes each answer as it is ready, until no more work comes and all is answered.
 async fn answer_all(
     output: Output<'_>,
+    turn: Turn,
     mut work: mpsc::Receiver<Work<'_>>,
 ) -> Result<(), ConnectionError> {
     let mut working = FuturesUnordered::new();
     let mut writer = Writer {
         output,
+        turn,
         out: Vec::new(),
         places: Vec::new(),
     };
@@ -350,6 +478,7 @@ async fn answer_all(
 
 struct Writer<'a> {
     output: Output<'a>,
+    turn: Turn,
     out: Vec<u8>,
     /// Places of the answers in `out`, free again once they are written.
     places: Vec<Place>,
@@ -358,7 +487,7 @@ struct Writer<'a> {
 impl Writer<'_> {
     async fn put(&mut self, (answer, place): (Answer, Place)) -> Result<(), ConnectionError> {
         match answer {
-            Answer::Nothing => {}
+            Answer::Nothing => self.places.push(place),
             Answer::Message(message) => {
                 self.out.extend_from_slice(&message);
                 self.places.push(place);
@@ -368,14 +497,19 @@ impl Writer<'_> {
                 self.places.push(place);
                 // A head alone would leave as a packet of its own.
                 self.flush(Then::More).await?;
+                self.turn.begin();
                 self.output.send_file(&frames).await?;
+                self.turn.end();
             }
         }
         Ok(())
     }
 
     async fn flush(&mut self, then: Then) -> Result<(), ConnectionError> {
+        let begun = self.turn.begin();
+        self.output.send(&begun, Then::More).await?;
         self.output.send(&self.out, then).await?;
+        self.turn.end();
         self.out.clear();
         self.out.shrink_to(MAX_COALESCED_BYTES);
         self.places.clear();
@@ -410,17 +544,18 @@ mod tests {
     fn reader<'a>(
         connection: &'a Connection<'a>,
         input: Vec<u8>,
-    ) -> (Reader<'a>, mpsc::Receiver<Work<'a>>) {
+    ) -> (Reader<'a>, Input, mpsc::Receiver<Work<'a>>) {
         let (sender, work) = mpsc::channel(64);
         let reader = Reader {
             connection,
-            input: Input::new(input, 0),
             work: sender,
             places: Arc::new(Semaphore::new(64)),
             memory: MemoryBudget::new(connection.shared.config.waiting_memory_bytes()),
             ending: connection.shutdown.clone(),
+            ready: Ready::new(Turn::default()),
+            max_queue_wait: None,
         };
-        (reader, work)
+        (reader, Input::new(input, 0), work)
     }
 
     /// Nobody answers here, so that what was read stays in flight until the test drops it.
@@ -440,8 +575,8 @@ mod tests {
         let bytes = usize::try_from(shared.config.waiting_memory_bytes()).unwrap();
         assert!((bytes / 2..bytes).contains(&(half.len() * DECODED_BYTES)));
         let input = [half, metadata(2, 2000), metadata(3, 50_000), metadata(4, 1)].concat();
-        let (reader, mut work) = reader(&connection, input);
-        let mut reading = std::pin::pin!(reader.run());
+        let (reader, input, mut work) = reader(&connection, input);
+        let mut reading = std::pin::pin!(reader.run(input));
         for number in 1..=4 {
             assert!(matches!(futures::poll!(&mut reading), Poll::Pending));
             let read = work.try_recv();
@@ -478,8 +613,8 @@ mod tests {
             end_offset: NO_END_OFFSET,
         });
         let input = [request(1, &fetch), metadata(2, 50_000)].concat();
-        let (reader, mut work) = reader(&connection, input);
-        let mut reading = std::pin::pin!(reader.run());
+        let (reader, input, mut work) = reader(&connection, input);
+        let mut reading = std::pin::pin!(reader.run(input));
         assert!(matches!(futures::poll!(&mut reading), Poll::Pending));
         let fetching = work.try_recv();
         assert!(

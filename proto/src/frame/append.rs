@@ -1,7 +1,6 @@
 //! Frames that have been checked and may be appended.
 
-use super::{Frame, FrameError, FrameKind, FrameLimits, FrameWalk};
-use crate::batch::{BatchError, MAX_DECOMPRESSED_BYTES, RecordBatch};
+use super::{FrameCheck, FrameError, FrameLimits, FrameWalk};
 
 /// At least one whole frame, each within the limits, each batch frame's batch sound down to its records. What a log
 /// appends.
@@ -45,6 +44,28 @@ pub enum FrameStop {
     },
 }
 
+impl<'a> FramePrefix<'a> {
+    /// The frames, if they are all there is.
+    ///
+    /// # Errors
+    /// As [`FrameBatch::parse`].
+    pub fn into_whole(self) -> Result<FrameBatch<'a>, FrameError> {
+        let position = self.batch.map_or(0, |batch| batch.bytes.len());
+        match self.stop {
+            FrameStop::End => self.batch.ok_or(FrameError::Empty),
+            FrameStop::Incomplete {
+                needed_bytes,
+                available_bytes,
+            } => Err(FrameError::Incomplete {
+                position,
+                needed_bytes,
+                available_bytes,
+            }),
+            FrameStop::Refused { error, .. } => Err(error),
+        }
+    }
+}
+
 impl<'a> FrameBatch<'a> {
     /// Checks that `bytes` are whole frames that may be appended, and nothing else.
     ///
@@ -52,67 +73,29 @@ impl<'a> FrameBatch<'a> {
     /// [`FrameError::Empty`] for no bytes, [`FrameError::Incomplete`] when the last frame is cut, else what is wrong with
     /// the first bad frame.
     pub fn parse(bytes: &'a [u8], limits: &FrameLimits) -> Result<Self, FrameError> {
-        let FramePrefix { batch, stop } = Self::parse_prefix(bytes, limits);
-        match stop {
-            FrameStop::End => batch.ok_or(FrameError::Empty),
-            FrameStop::Incomplete {
-                needed_bytes,
-                available_bytes,
-            } => Err(FrameError::Incomplete {
-                position: bytes.len() - available_bytes,
-                needed_bytes,
-                available_bytes,
-            }),
-            FrameStop::Refused { error, .. } => Err(error),
-        }
+        Self::parse_prefix(bytes, limits).into_whole()
     }
 
     /// As many whole good frames as stand at the start of `bytes`, and what ended them.
     #[must_use]
     pub fn parse_prefix(bytes: &'a [u8], limits: &FrameLimits) -> FramePrefix<'a> {
-        let mut walk = FrameWalk::new(bytes, *limits);
-        let mut good = Self {
-            bytes: &[],
-            limits: *limits,
-            frame_count: 0,
-            record_count: 0,
-            has_batches: false,
-        };
-        let stop = loop {
-            let start = walk.position();
-            match walk.next() {
-                Some(Ok(frame)) => match admit(&frame, limits) {
-                    Ok(()) => {
-                        good.frame_count += 1;
-                        good.record_count += u64::from(frame.header.logical_count());
-                        good.has_batches |= frame.header.kind == FrameKind::Batch;
-                        good.bytes = &bytes[..walk.position()];
-                    }
-                    Err(error) => {
-                        break FrameStop::Refused {
-                            error,
-                            skip_bytes: Some(walk.position() - start),
-                        };
-                    }
-                },
-                Some(Err(error)) => {
-                    break FrameStop::Refused {
-                        error,
-                        skip_bytes: None,
-                    };
-                }
-                None if walk.rest().is_empty() => break FrameStop::End,
-                None => {
-                    break FrameStop::Incomplete {
-                        needed_bytes: walk.needed_bytes(),
-                        available_bytes: walk.rest().len(),
-                    };
-                }
-            }
-        };
-        FramePrefix {
-            batch: (good.frame_count > 0).then_some(good),
-            stop,
+        FrameCheck::new(bytes, *limits).finish(bytes.len())
+    }
+
+    /// Frames that [`FrameCheck`] has looked at, at least one.
+    pub(super) const fn checked(
+        bytes: &'a [u8],
+        limits: FrameLimits,
+        frame_count: usize,
+        record_count: u64,
+        has_batches: bool,
+    ) -> Self {
+        Self {
+            bytes,
+            limits,
+            frame_count,
+            record_count,
+            has_batches,
         }
     }
 
@@ -145,29 +128,4 @@ impl<'a> FrameBatch<'a> {
     pub const fn frames(&self) -> FrameWalk<'a> {
         FrameWalk::new(self.bytes, self.limits)
     }
-}
-
-/// Whether a whole frame within the limits may be appended: a record frame always, a batch frame if its batch is sound.
-///
-/// The records are read once, decompressed if need be, since a batch that cannot be read would be found out only when it
-/// is cooled or queried. Decompressed they may be as large as an uncompressed batch's could be, so that compression does
-/// not get around the limit.
-#[inline]
-fn admit(frame: &Frame<'_>, limits: &FrameLimits) -> Result<(), FrameError> {
-    if frame.header.kind == FrameKind::Record {
-        return Ok(());
-    }
-    let batch = RecordBatch::validate(frame.payload)?;
-    if batch.is_control() {
-        return Err(BatchError::Control.into());
-    }
-    if frame.header.record_count != batch.record_count {
-        return Err(FrameError::BatchCount {
-            found: frame.header.record_count,
-            expected: batch.record_count,
-        });
-    }
-    let limit = u64::from(limits.max_payload_bytes).min(MAX_DECOMPRESSED_BYTES);
-    RecordBatch::verify_records(frame.payload, limit)?;
-    Ok(())
 }

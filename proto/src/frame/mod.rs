@@ -19,9 +19,13 @@
 //! - **PROTO-7**: a checked frame's end offset is at most 2^63 - 1, so that Kafka clients can name every offset.
 
 mod append;
+mod check;
+mod copy;
 mod walk;
 
 pub use append::{FrameBatch, FramePrefix, FrameStop};
+pub use check::FrameCheck;
+pub use copy::copy_frames;
 pub use walk::FrameWalk;
 
 use crate::batch::BatchError;

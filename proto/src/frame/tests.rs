@@ -185,3 +185,133 @@ fn a_walk_ends_after_its_first_error() {
     assert_eq!(walk.next(), None);
     assert_eq!(walk.position(), 30);
 }
+
+#[test]
+fn a_check_in_two_steps_says_where_the_first_whole_batch_frame_ends() {
+    let batch = batch(0);
+    let record = encoded(&[Frame::record(7, b"key", &[0x02; 100])]);
+    let whole = encoded(&[Frame::batch(0, &batch, 2)]);
+    let limits = FrameLimits::default();
+    let first_batch_end = |bytes: &[u8]| FrameCheck::new(bytes, limits).records();
+    assert_eq!(first_batch_end(&record.repeat(3)), None);
+    let mixed = [record.repeat(3), whole.clone(), record.clone()].concat();
+    let end = 3 * record.len() + whole.len();
+    assert_eq!(first_batch_end(&mixed), Some(end));
+    assert_eq!(first_batch_end(&mixed[..end - 1]), None);
+    assert_eq!(first_batch_end(&[0xff; 64]), None);
+    assert_eq!(first_batch_end(&[]), None);
+
+    let mut check = FrameCheck::new(&mixed, limits);
+    check.records();
+    let prefix = check.clone().finish(end);
+    let good = prefix.batch.unwrap();
+    assert_eq!((good.bytes(), prefix.stop), (&mixed[..end], FrameStop::End));
+    assert_eq!(
+        (good.frame_count(), good.record_count(), good.has_batches()),
+        (4, 5, true)
+    );
+    // An end before what is checked already takes nothing back.
+    let prefix = check.clone().finish(1);
+    let good = prefix.batch.unwrap();
+    assert_eq!((good.frame_count(), good.has_batches()), (3, false));
+    assert_eq!(check.finish(usize::MAX).batch.unwrap().bytes(), mixed);
+}
+
+#[test]
+fn frames_are_checked_one_by_one_wherever_the_bytes_end() {
+    let mut odd = Frame::record(0, b"", b"opaque");
+    odd.header.record_count = 0;
+    let mut far = Frame::record(1, b"k", b"offset of another log");
+    far.header.offset = Offset(1 << 62);
+    let frames = [
+        Frame::record(0, b"", b""),
+        odd,
+        far,
+        Frame::record(2, b"key", b"payload"),
+    ];
+    let bytes = encoded(&frames);
+    let ends: Vec<usize> = frames
+        .iter()
+        .scan(0, |end, frame| {
+            *end += FRAME_HEADER_BYTES + frame.key.len() + frame.payload.len();
+            Some(*end)
+        })
+        .collect();
+    for cut in 0..=bytes.len() {
+        let prefix = FrameBatch::parse_prefix(&bytes[..cut], &FrameLimits::default());
+        let whole = ends.iter().filter(|end| **end <= cut).count();
+        let good = prefix.batch.map_or(0, |batch| batch.frame_count());
+        assert_eq!(good, whole, "cut at {cut}");
+        assert_eq!(
+            prefix.batch.map_or(0, |batch| batch.record_count()),
+            whole as u64,
+            "cut at {cut}"
+        );
+        let start = if whole == 0 { 0 } else { ends[whole - 1] };
+        match prefix.stop {
+            FrameStop::End => assert_eq!(start, cut),
+            FrameStop::Incomplete {
+                needed_bytes,
+                available_bytes,
+            } => {
+                assert_eq!(available_bytes, cut - start);
+                let header_there = available_bytes >= FRAME_HEADER_BYTES;
+                let frame_bytes = (ends[whole] - start) as u64;
+                let needed = if header_there { frame_bytes } else { 29 };
+                assert_eq!(needed_bytes, needed, "cut at {cut}");
+            }
+            FrameStop::Refused { error, .. } => panic!("cut at {cut}: {error}"),
+        }
+    }
+}
+
+#[test]
+fn sizes_are_good_up_to_their_limits_and_refused_above() {
+    let limits = FrameLimits {
+        max_key_bytes: 3,
+        max_payload_bytes: 5,
+    };
+    let check = |key: &[u8], payload: &[u8]| {
+        let bytes = encoded(&[Frame::record(0, key, payload)]);
+        FrameBatch::parse(&bytes, &limits).map(|batch| batch.bytes().len())
+    };
+    assert_eq!(check(b"abc", b"12345"), Ok(37));
+    let key = FrameError::KeyTooLarge {
+        found_bytes: 4,
+        limit_bytes: 3,
+    };
+    assert_eq!(check(b"abcd", b""), Err(key));
+    let payload = FrameError::PayloadTooLarge {
+        found_bytes: 6,
+        limit_bytes: 5,
+    };
+    assert_eq!(check(b"", b"123456"), Err(payload));
+}
+
+#[test]
+fn a_copy_is_what_patching_makes_of_it() {
+    let batch = batch(0);
+    let mut opaque = Frame::record(3, b"", b"opaque");
+    opaque.header.record_count = 5;
+    let mut uncounted = Frame::record(4, b"key", b"");
+    uncounted.header.record_count = 0;
+    uncounted.header.offset = Offset(99);
+    let frames = [opaque, Frame::batch(0, &batch, 2), uncounted];
+    let bytes = encoded(&frames);
+    let mut expected = bytes.clone();
+    let (mut at, mut offset) = (0, 40);
+    for frame in &frames {
+        patch_offset(&mut expected[at..], Offset(offset));
+        patch_record_count(&mut expected[at..], frame.header.logical_count());
+        offset += u64::from(frame.header.logical_count());
+        at += FRAME_HEADER_BYTES + frame.key.len() + frame.payload.len();
+    }
+    let (mut copy, mut placed) = (vec![0xee; bytes.len()], Vec::new());
+    let end = copy_frames(&bytes, &mut copy, Offset(40), |header| placed.push(*header));
+    assert_eq!((end, copy), (Offset(48), expected));
+    let seen: Vec<_> = placed
+        .iter()
+        .map(|header| (header.offset.0, header.record_count, header.timestamp_ns))
+        .collect();
+    assert_eq!(seen, [(40, 5, 3), (45, 2, 0), (47, 1, 4)]);
+}
