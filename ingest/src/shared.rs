@@ -13,6 +13,7 @@ use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
 use crate::error::Refusal;
+use crate::read_ahead::ReadAhead;
 use crate::verify::Verifier;
 use crate::{Counters, ServerConfig};
 
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Arc<Counters>,
     pub(crate) large_frames: MemoryBudget,
     pub(crate) verifier: Verifier,
+    pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) silent: Arc<SilentPeers>,
     /// Counts deleted topics. Whoever waits on a partition looks after each whether it was its own: what it holds keeps
     /// the partition alive, so that nothing else would tell.
@@ -31,12 +33,14 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
+        let counters = Arc::default();
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
             verifier: Verifier::new(),
+            read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
             config,
             log,
-            counters: Arc::default(),
+            counters,
             silent: Arc::default(),
             deletions: watch::Sender::new(0),
         }

@@ -285,7 +285,7 @@ impl<'a> Reader<'a> {
         match request {
             Ok(Request::Produce(request)) => handlers::produce(shared, id, request).await,
             Ok(Request::Fetch(request)) => {
-                fetch::answer(shared, id, request, self.ending.clone()).boxed()
+                fetch::answer(self.connection, id, request, self.ending.clone()).boxed()
             }
             Ok(other) => handlers::answer(shared, id, other),
             Err(error) => {
@@ -391,6 +391,7 @@ mod tests {
     use basalt_proto::{PartitionId, TopicName};
 
     use super::*;
+    use crate::read_ahead::Lane;
     use crate::tests::{shared, stream_pair};
 
     fn request(id: u32, request: &Request<'_>) -> Vec<u8> {
@@ -435,6 +436,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let half = metadata(1, 2000);
         let bytes = usize::try_from(shared.config.waiting_memory_bytes()).unwrap();
@@ -467,6 +469,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let fetch = Request::Fetch(FetchRequest {
             topic,
