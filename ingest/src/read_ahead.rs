@@ -61,16 +61,6 @@ impl ReadAhead {
             loaded
         })
     }
-
-    /// All places, so that a test can see what waits for one.
-    #[cfg(test)]
-    pub(crate) async fn take_all(&self) -> OwnedSemaphorePermit {
-        let all = u32::try_from(self.places.available_permits()).unwrap();
-        Arc::clone(&self.places)
-            .acquire_many_owned(all)
-            .await
-            .unwrap()
-    }
 }
 
 /// One connection's turns.
