@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 
-use basalt_log::{FrameSlice, Partition, SegmentView, TopicId};
+use basalt_log::{Attempt, Bounds, FrameSlice, Partition, SegmentView, TopicId};
 use basalt_proto::{Offset, PartitionId, TopicName};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::error::{CoolError, ReadError};
-use crate::file::ColdFile;
+use crate::file::{ColdChunk, ColdFile};
 use crate::manifest::{Manifest, PartitionKey};
 use crate::shared::Shared;
 
@@ -89,14 +89,25 @@ pub struct PartitionSnapshot {
 
 /// Where to look for an offset.
 enum Place {
-    /// In a cold file's chunk, or behind it. The one after it is named, too.
-    Cold {
-        file: Arc<ColdFile>,
-        chunk: usize,
-        next: Option<(Arc<ColdFile>, usize)>,
-    },
+    /// In a cold file's chunk, or behind it.
+    Cold(ColdPlace),
     /// In hot segments.
     Hot(HotPlace),
+}
+
+/// A chunk of a cold file, and the one after it.
+struct ColdPlace {
+    file: Arc<ColdFile>,
+    chunk: usize,
+    next: Option<(Arc<ColdFile>, usize)>,
+}
+
+/// What a read finds in a chunk's place.
+enum Chunk {
+    /// Nothing up to the read's end.
+    Nothing { next_offset: Offset },
+    /// Its frames, hydrated. There may be none of those asked for among them.
+    Open(Arc<SegmentView>),
 }
 
 /// Where to go on in hot segments, as long as the cold part is at that generation.
@@ -183,6 +194,17 @@ impl TieredPartition {
         }
     }
 
+    /// The offsets that bound it: [`Self::bounds`] without counting bytes, for whoever asks often.
+    #[must_use]
+    pub fn offsets(&self) -> Bounds {
+        let state = self.state.lock();
+        let hot = self.hot.bounds();
+        Bounds {
+            log_start_offset: state.log_start_offset(hot.log_start_offset),
+            ..hot
+        }
+    }
+
     /// The partition at this moment (COL-13).
     #[must_use]
     pub fn snapshot(&self) -> PartitionSnapshot {
@@ -227,32 +249,19 @@ impl TieredPartition {
         let mut at = from;
         loop {
             match self.locate(from, at)? {
-                Place::Cold { file, chunk, next } => {
-                    if file
-                        .chunks
-                        .get(chunk)
-                        .is_some_and(|chunk| chunk.base_offset >= end)
-                    {
-                        return Ok(FrameSlice::empty(at.max(end)));
+                Place::Cold(place) => match self.open_chunk(place, at, end).await? {
+                    Chunk::Nothing { next_offset } => return Ok(FrameSlice::empty(next_offset)),
+                    Chunk::Open(view) => {
+                        let slice = view.slice(at, end, max_bytes)?;
+                        if !slice.is_empty() {
+                            return Ok(slice);
+                        }
+                        at = view.end_offset.max(at);
                     }
-                    let view = self
-                        .shared
-                        .hydrator
-                        .hydrate(&self.key, &file, chunk)
-                        .await
-                        .map_err(ReadError::Cold)?;
-                    self.shared.hydrator.prefetch(&self.key, next);
-                    let slice = view.slice(at, end, max_bytes)?;
-                    if !slice.is_empty() {
-                        return Ok(slice);
-                    }
-                    if at >= end {
-                        return Ok(FrameSlice::empty(at));
-                    }
-                    at = view.end_offset.max(at);
-                }
+                },
                 Place::Hot(place) => {
-                    if let Some(read) = self.read_hot(place, end, max_bytes) {
+                    let read = self.hot.read(place.from, end, max_bytes);
+                    if self.is_current(place) {
                         return Ok(read?);
                     }
                 }
@@ -260,16 +269,66 @@ impl TieredPartition {
         }
     }
 
-    /// Reads where [`TieredPartition::locate`] says; `None` when one has to look again: what was hot may have become cold, or
-    /// have expired, before it was read (COL-14).
-    fn read_hot(
+    /// As [`TieredPartition::read`], without making the thread wait for the disk: where it would have to, the answer is what
+    /// must be loaded. It still waits, as others run, for a row group that is not in the cache.
+    ///
+    /// # Errors
+    /// As [`TieredPartition::read`].
+    pub async fn try_read(
         &self,
-        place: HotPlace,
+        from: Offset,
         end: Offset,
         max_bytes: u64,
-    ) -> Option<Result<FrameSlice, basalt_log::ReadError>> {
-        let read = self.hot.read(place.from, end, max_bytes);
-        (self.state.lock().generation == place.generation).then_some(read)
+    ) -> Result<Attempt<FrameSlice>, ReadError> {
+        let mut at = from;
+        loop {
+            match self.locate(from, at)? {
+                Place::Cold(place) => match self.open_chunk(place, at, end).await? {
+                    Chunk::Nothing { next_offset } => {
+                        return Ok(Attempt::Ready(FrameSlice::empty(next_offset)));
+                    }
+                    Chunk::Open(view) => match view.try_slice(at, end, max_bytes)? {
+                        Attempt::Ready(slice) if slice.is_empty() => at = view.end_offset.max(at),
+                        answer => return Ok(answer),
+                    },
+                },
+                Place::Hot(place) => {
+                    let read = self.hot.try_read(place.from, end, max_bytes);
+                    if self.is_current(place) {
+                        return Ok(read?);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The row group for a read of `[at, end)`, and the next one on its way.
+    async fn open_chunk(
+        &self,
+        place: ColdPlace,
+        at: Offset,
+        end: Offset,
+    ) -> Result<Chunk, ReadError> {
+        let ColdPlace { file, chunk, next } = place;
+        let begins_behind = |chunk: &ColdChunk| chunk.base_offset >= end;
+        if at >= end || file.chunks.get(chunk).is_some_and(begins_behind) {
+            return Ok(Chunk::Nothing {
+                next_offset: at.max(end),
+            });
+        }
+        let hydrator = &self.shared.hydrator;
+        let view = hydrator
+            .hydrate(&self.key, &file, chunk)
+            .await
+            .map_err(ReadError::Cold)?;
+        hydrator.prefetch(&self.key, next);
+        Ok(Chunk::Open(view))
+    }
+
+    /// Whether [`TieredPartition::locate`] would still say the same. If not one has to look again: what was hot may have
+    /// become cold, or have expired, before it was read (COL-14).
+    fn is_current(&self, place: HotPlace) -> bool {
+        self.state.lock().generation == place.generation
     }
 
     /// Finds the place of the first record at or after `at`, if the offset that was asked for is in range.
@@ -295,11 +354,11 @@ impl TieredPartition {
                     .get(first + index + 1)
                     .map(|next| (Arc::clone(next), 0))
             };
-            Some(Place::Cold {
+            Some(Place::Cold(ColdPlace {
                 file: Arc::clone(file),
                 chunk,
                 next,
-            })
+            }))
         });
         Ok(found.unwrap_or(Place::Hot(HotPlace {
             // A gap may lie between the last cold record and the first hot one.
@@ -319,6 +378,36 @@ impl TieredPartition {
         &self,
         timestamp_ns: u64,
     ) -> Result<Option<(Offset, u64)>, ReadError> {
+        self.search(timestamp_ns, |view, from| {
+            view.offset_for_timestamp(timestamp_ns, from)
+        })
+        .await
+    }
+
+    /// As [`TieredPartition::offset_for_timestamp`], without making the thread wait for the disk, as
+    /// [`TieredPartition::try_read`].
+    ///
+    /// # Errors
+    /// As [`TieredPartition::offset_for_timestamp`].
+    pub async fn try_offset_for_timestamp(
+        &self,
+        timestamp_ns: u64,
+    ) -> Result<Attempt<Option<(Offset, u64)>>, ReadError> {
+        let found = self.search(timestamp_ns, |view, from| {
+            Ok(match view.try_offset_for_timestamp(timestamp_ns, from)? {
+                Attempt::Ready(None) => None,
+                answer => Some(answer),
+            })
+        });
+        Ok(found.await?.unwrap_or(Attempt::Ready(None)))
+    }
+
+    /// The first answer of `find(view, from)` for the row groups and segments that may hold such a stamp, in order.
+    async fn search<T>(
+        &self,
+        timestamp_ns: u64,
+        find: impl Fn(&SegmentView, Offset) -> Result<Option<T>, basalt_log::ReadError>,
+    ) -> Result<Option<T>, ReadError> {
         let snapshot = self.snapshot();
         let late = |max_timestamp_ns: u64| max_timestamp_ns >= timestamp_ns;
         for file in snapshot
@@ -339,14 +428,14 @@ impl TieredPartition {
                     .await
                     .map_err(ReadError::Cold)?;
                 let from = view.base_offset.max(snapshot.log_start_offset);
-                if let Some(found) = view.offset_for_timestamp(timestamp_ns, from)? {
+                if let Some(found) = find(&view, from)? {
                     return Ok(Some(found));
                 }
             }
         }
         for view in &snapshot.hot {
             let from = view.base_offset.max(snapshot.cold_end_offset);
-            if let Some(found) = view.offset_for_timestamp(timestamp_ns, from)? {
+            if let Some(found) = find(view, from)? {
                 return Ok(Some(found));
             }
         }
@@ -400,19 +489,12 @@ mod tests {
         let Ok(Place::Hot(place)) = partition.locate(Offset(10), Offset(10)) else {
             panic!("everything is hot");
         };
-        let read = partition
-            .read_hot(place, Offset::MAX, 100)
-            .unwrap()
-            .unwrap();
-        assert_eq!(read.first_offset, Offset(10));
+        assert!(partition.is_current(place));
 
         partition.hot().seal_active().unwrap();
         append_numbered(&partition, 10).await;
         fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
-        assert!(
-            partition.read_hot(place, Offset::MAX, 100).is_none(),
-            "it is cold by now"
-        );
+        assert!(!partition.is_current(place), "it is cold by now");
         let read = partition.read(Offset(10), Offset::MAX, 100).await.unwrap();
         assert_eq!(read.first_offset, Offset(10));
 
@@ -426,7 +508,7 @@ mod tests {
         };
         fixture.configure(|config| config.retention_bytes = Some(0));
         fixture.tiered.maintain().await;
-        assert!(partition.read_hot(place, Offset::MAX, 100).is_none());
+        assert!(!partition.is_current(place));
         let read = partition.read(Offset(10), Offset::MAX, 100).await;
         assert!(
             matches!(

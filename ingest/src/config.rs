@@ -49,6 +49,10 @@ pub struct ServerConfig {
     pub max_fetch_bytes: u32,
     /// The longest a fetch may wait for data, however long it asks for. Default 5 min.
     pub max_fetch_wait: Duration,
+    /// Reads of what is not in memory that wait for the disk at a time, on the whole server; each is of at most 4 MiB, and
+    /// further ones take turns by connection. More may help a disk that needs many requests to be fast; fewer leave more of
+    /// it to fsyncs. Default 4.
+    pub cold_reads: usize,
     /// How long what is in flight may take to finish at shutdown before it is cut off. Default 10 s.
     pub shutdown_grace: Duration,
 }
@@ -68,6 +72,7 @@ impl Default for ServerConfig {
             max_request_bytes: 56 << 20,
             max_fetch_bytes: 16 << 20,
             max_fetch_wait: Duration::from_secs(300),
+            cold_reads: 4,
             shutdown_grace: Duration::from_secs(10),
         }
     }
@@ -136,6 +141,7 @@ impl ServerConfig {
             ("max_connections", self.max_connections == 0),
             ("max_in_flight_requests", self.max_in_flight_requests == 0),
             ("max_fetch_bytes", self.max_fetch_bytes == 0),
+            ("cold_reads", self.cold_reads == 0),
         ];
         if let Some((name, _)) = zeros.into_iter().find(|(_, zero)| *zero) {
             return Err(ConfigError::Zero { name });

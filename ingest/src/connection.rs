@@ -16,6 +16,7 @@ use tracing::{debug, info};
 use crate::error::ConnectionError;
 use crate::input::Input;
 use crate::output::Output;
+use crate::read_ahead::Lane;
 use crate::shared::{Shared, SilentPeer};
 use crate::sniff::{Caller, caller};
 use crate::{Counters, HttpHandler, ShutdownSignal, commit, consume, produce, session};
@@ -40,6 +41,8 @@ pub(crate) struct Connection<'a> {
     pub(crate) peer: SocketAddr,
     pub(crate) shared: &'a Shared,
     pub(crate) shutdown: &'a ShutdownSignal,
+    /// Its turns at the disk.
+    pub(crate) lane: Lane,
 }
 
 impl Connection<'_> {
@@ -48,6 +51,7 @@ impl Connection<'_> {
             stream: self.stream,
             send_timeout: self.shared.config.send_timeout,
             counters: &self.shared.counters,
+            lane: &self.lane,
         }
     }
 
@@ -100,6 +104,7 @@ pub(crate) async fn serve(
                 peer,
                 shared,
                 shutdown: &shutdown,
+                lane: Lane::new(&shared.read_ahead),
             };
             let ended = native(&connection, opening, input).await;
             close_gently(&stream, &ended).await;
@@ -251,6 +256,7 @@ async fn refuse_opening(
             stream,
             send_timeout: shared.config.handshake_timeout,
             counters: &shared.counters,
+            lane: &Lane::new(&shared.read_ahead),
         };
         output
             .send(

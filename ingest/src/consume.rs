@@ -85,7 +85,7 @@ impl<'a> Consumer<'a> {
         let shared = connection.shared;
         let (found, deletions) = shared.watched_partition(topic, partition).await?;
         let committed = shared.log.log().groups().committed(group, topic, partition);
-        let bounds = found.bounds();
+        let bounds = found.offsets();
         let start = start_offset(committed, bounds.log_start_offset, bounds.high_watermark);
         if let Some(committed) = committed.filter(|committed| *committed > bounds.high_watermark) {
             warn!(
@@ -130,9 +130,14 @@ impl<'a> Consumer<'a> {
     /// The next frames; none at the tail.
     async fn read(&mut self) -> Result<FrameSlice, ConnectionError> {
         loop {
-            let error = match self
-                .partition
-                .read(self.position, Offset(u64::MAX), SLICE_BYTES)
+            let lane = &self.connection.lane;
+            let error = match lane
+                .read(
+                    &self.partition,
+                    self.position,
+                    Offset(u64::MAX),
+                    SLICE_BYTES,
+                )
                 .await
             {
                 Ok(slice) => return Ok(slice),
@@ -194,6 +199,7 @@ async fn send_expanded(
     slice: &FrameSlice,
     from: Offset,
 ) -> Result<(), ConnectionError> {
+    output.load(slice).await?;
     let bytes = slice.bytes();
     let mut walk = FrameWalk::new(bytes, FrameLimits::UNLIMITED);
     // Record frames in a row go out as they stand.
@@ -269,6 +275,7 @@ mod tests {
 
     use super::*;
     use crate::ShutdownTrigger;
+    use crate::read_ahead::Lane;
     use crate::tests::{patient, shared, stream_pair};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -282,6 +289,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let (group, topic) = (GroupName::new("g").unwrap(), TopicName::new("t").unwrap());
         let consumer = Consumer::open(&connection, &group, &topic, PartitionId(0)).await;

@@ -82,6 +82,10 @@ counters! {
     bytes_sendfile,
     /// Bytes of frames copied through this process: batch frames expanded for native consumers.
     bytes_copied,
+    /// Turns of loading bytes from the disk that were not in memory.
+    cold_reads,
+    /// Bytes loaded from the disk before they were sent.
+    bytes_read_ahead,
     /// Session requests answered or refused.
     requests,
     /// Offsets committed.

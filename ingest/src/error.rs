@@ -115,6 +115,7 @@ refusal_from!(
     FrameError,
     OpeningError,
     basalt_log::AppendError,
+    basalt_log::ReadError,
     basalt_log::TopicError,
     basalt_log::CommitError,
     basalt_columnar::CoolError,

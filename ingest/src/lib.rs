@@ -15,6 +15,8 @@
 //!   batches go from file to socket and never through this process.
 //! - **ING-4**: every wait for a peer that owes something has an end; a wait for data at the tail has none.
 //! - **ING-5**: all that a connection started ends with it, except what must not be cut in the middle (cooling, deletion).
+//! - **ING-7**: no thread that serves sockets waits for a disk to read: what is not in memory is loaded by others, few at a
+//!   time (`read_ahead`).
 #![forbid(unsafe_code)]
 
 mod alarm;
@@ -28,6 +30,7 @@ mod error;
 mod input;
 mod output;
 mod produce;
+mod read_ahead;
 mod server;
 mod session;
 mod shared;

@@ -3,14 +3,15 @@
 use std::io;
 use std::time::Duration;
 
-use basalt_log::FrameSlice;
+use basalt_log::{FrameSlice, ReadError};
 use rustix::net::SendFlags;
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::Counters;
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Refusal};
+use crate::read_ahead::Lane;
 
 /// The most one `sendfile` call is asked for; after each the task lets others run.
 pub(crate) const SLICE_BYTES: u64 = 1 << 20;
@@ -31,6 +32,7 @@ pub(crate) struct Output<'a> {
     pub(crate) stream: &'a TcpStream,
     pub(crate) send_timeout: Duration,
     pub(crate) counters: &'a Counters,
+    pub(crate) lane: &'a Lane,
 }
 
 impl Output<'_> {
@@ -53,18 +55,27 @@ impl Output<'_> {
     }
 
     /// Sends the frames of `slice` from its file, without their bytes passing through this process. On a disk that is
-    /// no file (a simulated one) they are sent from memory, and counted as copied.
+    /// no file (a simulated one) they are sent from memory, and counted as copied. What is not in memory is loaded first,
+    /// beside the thread.
     ///
     /// # Errors
-    /// As [`Self::send`], and [`ConnectionError::FileTooShort`] when the file ends before its frames do.
+    /// As [`Self::send`], [`ConnectionError::FileTooShort`] when the file ends before its frames do, and `Refused` when the
+    /// disk cannot read them.
     pub(crate) async fn send_file(&self, slice: &FrameSlice) -> Result<(), ConnectionError> {
         let Some(file) = slice.descriptor() else {
             return self.send_counted(slice.bytes()).await;
         };
         let mut position = slice.position();
         let mut left = slice.len();
+        let mut ready_bytes = 0;
         while left > 0 {
-            let count = usize::try_from(left.min(SLICE_BYTES)).unwrap_or(usize::MAX);
+            if ready_bytes == 0
+                && let Some(stretch) = slice.stretch(slice.len() - left, SLICE_BYTES)
+            {
+                self.ready(self.lane.ready(&stretch).await)?;
+                ready_bytes = stretch.len();
+            }
+            let count = usize::try_from(ready_bytes).unwrap_or(usize::MAX);
             let sent = self
                 .progress(|| {
                     let mut at = position;
@@ -84,11 +95,31 @@ impl Output<'_> {
             Counters::add(&self.counters.bytes_sendfile, sent as u64);
             position += sent as u64;
             left = left.saturating_sub(sent as u64);
-            if left > 0 {
+            ready_bytes = ready_bytes.saturating_sub(sent as u64);
+            if left > 0 && ready_bytes == 0 {
                 tokio::task::yield_now().await;
             }
         }
         Ok(())
+    }
+
+    /// Loads the frames of `slice`, which are about to be looked at in memory.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Refused`] when the disk cannot read them.
+    pub(crate) async fn load(&self, slice: &FrameSlice) -> Result<(), ConnectionError> {
+        match slice.stretch(0, u64::MAX) {
+            Some(stretch) => self.ready(self.lane.ready(&stretch).await),
+            None => Ok(()),
+        }
+    }
+
+    fn ready(&self, loaded: Result<(), ReadError>) -> Result<(), ConnectionError> {
+        loaded.map_err(|error| {
+            let refusal = Refusal::from(error);
+            self.counters.refuse(refusal.kind, 1);
+            refusal.into()
+        })
     }
 
     /// Sends bytes of frames from memory.
@@ -109,14 +140,20 @@ impl Output<'_> {
         &self,
         mut write: impl FnMut() -> io::Result<usize>,
     ) -> Result<usize, ConnectionError> {
-        let attempt = self.stream.async_io(Interest::WRITABLE, || {
+        let mut write = || {
             loop {
                 match write() {
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     done => return done,
                 }
             }
-        });
+        };
+        // Most writes find room: only one that does not needs the time.
+        match self.stream.try_io(Interest::WRITABLE, &mut write) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            done => return Ok(done?),
+        }
+        let attempt = self.stream.async_io(Interest::WRITABLE, write);
         match timeout(self.send_timeout, attempt).await {
             Ok(done) => Ok(done?),
             Err(_) => Err(ConnectionError::SendTimeout {

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
+use crate::read_ahead::ReadAhead;
 use crate::verify::Verifier;
 use crate::{Counters, ServerConfig};
 
@@ -25,6 +26,7 @@ pub(crate) struct Shared {
     pub(crate) large_frames: MemoryBudget,
     pub(crate) verifier: Verifier,
     pub(crate) commits: Arc<CommitWaits>,
+    pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) silent: Arc<SilentPeers>,
     /// Counts deleted topics. Whoever waits on a partition looks after each whether it was its own: what it holds keeps
     /// the partition alive, so that nothing else would tell.
@@ -33,13 +35,15 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
+        let counters = Arc::default();
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
             verifier: Verifier::new(),
             commits: Arc::default(),
+            read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
             config,
             log,
-            counters: Arc::default(),
+            counters,
             silent: Arc::default(),
             deletions: watch::Sender::new(0),
         }

@@ -21,6 +21,7 @@ use crate::disk::{Disk, DiskFile};
 use crate::error::{OnDisk, ReadError};
 use crate::index::SegmentIdentity;
 use crate::mmap::Map;
+use crate::residency::{Attempt, Stretch};
 use crate::topic::TopicId;
 
 /// An open, mapped file of frames.
@@ -66,11 +67,15 @@ impl SegmentFile {
             .store(!blocks.is_empty(), Ordering::Release);
     }
 
+    /// Whether nobody has compared the block yet.
+    fn is_unverified(&self, block: &Block) -> bool {
+        self.any_unverified.load(Ordering::Acquire)
+            && self.unverified.lock().contains(&block.position)
+    }
+
     /// Compares a block that was not compared yet.
-    fn compare_once(&self, block: &Block) {
-        if !self.any_unverified.load(Ordering::Acquire)
-            || !self.unverified.lock().contains(&block.position)
-        {
+    pub(crate) fn compare_once(&self, block: &Block) {
+        if !self.is_unverified(block) {
             return;
         }
         if crc32c(self.bytes(block.position, block.end_position())) != block.crc32c {
@@ -164,6 +169,31 @@ pub(crate) fn plan_slice(
     Some(plan)
 }
 
+impl SlicePlan {
+    /// Whether the slice ends among the frames of its first block, if that is read from its beginning.
+    fn ends_in_first(&self) -> bool {
+        self.last
+            .is_some_and(|last| last.position == self.first.position)
+    }
+
+    /// What must be loaded before the plan can be resolved without waiting for the disk: everything the slice may hold,
+    /// if a block whose frames will be walked is not in memory.
+    fn absent(&self, file: &Arc<SegmentFile>, from: Offset, max_bytes: u64) -> Option<Stretch> {
+        let first = &self.first;
+        let walks_first = from > first.base_offset
+            || self.ends_in_first()
+            || self.stop.end_position() - first.position > max_bytes;
+        let walked = walks_first.then_some(*first).into_iter().chain(self.last);
+        let is_absent =
+            |block: Block| !Stretch::new(file, block.position, block.end_position()).is_resident();
+        let end_position = self.last.unwrap_or(self.stop).end_position();
+        walked
+            .map(is_absent)
+            .any(|absent| absent)
+            .then(|| Stretch::new(file, first.position, end_position))
+    }
+}
+
 /// Where a walk over one block's frames has got to.
 struct Walked {
     position: u64,
@@ -239,10 +269,7 @@ pub(crate) fn resolve_slice(
         header.offset < end
             && (within(frame_end) || frame_end - header.frame_bytes() == start.position)
     };
-    let ends_in_first = plan
-        .last
-        .is_some_and(|last| last.position == first.position);
-    let stop = if ends_in_first || !within(plan.stop.end_position()) {
+    let stop = if plan.ends_in_first() || !within(plan.stop.end_position()) {
         walk_block(file, first, start.position, start.offset, below)?
     } else if let Some(last) = plan.last {
         walk_block(file, &last, last.position, last.base_offset, below)?
@@ -260,6 +287,20 @@ pub(crate) fn resolve_slice(
         next_offset: stop.offset,
         has_batches: plan.has_batches,
     })
+}
+
+/// As [`resolve_slice`], without waiting for the disk.
+pub(crate) fn try_resolve_slice(
+    file: &Arc<SegmentFile>,
+    plan: &SlicePlan,
+    from: Offset,
+    end: Offset,
+    max_bytes: u64,
+) -> Result<Attempt<FrameSlice>, ReadError> {
+    match plan.absent(file, from, max_bytes) {
+        Some(absent) => Ok(Attempt::Absent(absent)),
+        None => resolve_slice(file, plan, from, end, max_bytes).map(Attempt::Ready),
+    }
 }
 
 /// Whole frames in one file, to be sent by `sendfile(2)` or read from the map.
@@ -306,6 +347,14 @@ impl FrameSlice {
     #[must_use]
     pub fn len(&self) -> u64 {
         self.bytes
+    }
+
+    /// At most `bytes` of its bytes from its byte `from` on, to be loaded before they are used; `None` when there are none.
+    #[must_use]
+    pub fn stretch(&self, from: u64, bytes: u64) -> Option<Stretch> {
+        let file = self.file.as_ref()?;
+        let end = from.saturating_add(bytes).min(self.bytes);
+        (from < end).then(|| Stretch::new(file, self.position + from, self.position + end))
     }
 
     /// Whether there is no frame.
@@ -462,20 +511,53 @@ impl SegmentView {
         if from >= end {
             return Ok(FrameSlice::empty(from));
         }
-        let start = self
-            .blocks
-            .partition_point(|block| block.end_offset() <= from);
-        for block in &self.blocks[start..] {
-            let ahead = block.position - self.blocks[start].position;
-            if block.base_offset >= end || ahead > max_bytes {
-                break;
-            }
-            self.file.compare_once(block);
-        }
+        self.wanted(from, end, max_bytes)
+            .for_each(|block| self.file.compare_once(block));
         match plan_slice(&self.file, &self.blocks, from, end, max_bytes) {
             Some(plan) => resolve_slice(&self.file, &plan, from, end, max_bytes),
             None => Ok(FrameSlice::empty(from)),
         }
+    }
+
+    /// As [`Self::slice`], without waiting for the disk.
+    ///
+    /// # Errors
+    /// As [`Self::slice`].
+    pub fn try_slice(
+        &self,
+        from: Offset,
+        end: Offset,
+        max_bytes: u64,
+    ) -> Result<Attempt<FrameSlice>, ReadError> {
+        let end = end.min(self.end_offset);
+        if from >= end {
+            return Ok(Attempt::Ready(FrameSlice::empty(from)));
+        }
+        let unverified: Vec<Block> = self
+            .wanted(from, end, max_bytes)
+            .filter(|block| self.file.is_unverified(block))
+            .copied()
+            .collect();
+        if let (Some(first), Some(last)) = (unverified.first(), unverified.last()) {
+            let stretch = Stretch::new(&self.file, first.position, last.end_position());
+            return Ok(Attempt::Absent(stretch.unverified(unverified)));
+        }
+        match plan_slice(&self.file, &self.blocks, from, end, max_bytes) {
+            Some(plan) => try_resolve_slice(&self.file, &plan, from, end, max_bytes),
+            None => Ok(Attempt::Ready(FrameSlice::empty(from))),
+        }
+    }
+
+    /// The blocks that a slice may reach into.
+    fn wanted(&self, from: Offset, end: Offset, max_bytes: u64) -> impl Iterator<Item = &Block> {
+        let start = self
+            .blocks
+            .partition_point(|block| block.end_offset() <= from);
+        let blocks = &self.blocks[start..];
+        let begin = blocks.first().map_or(0, |block| block.position);
+        blocks
+            .iter()
+            .take_while(move |block| block.base_offset < end && block.position - begin <= max_bytes)
     }
 
     /// The earliest record at or after `from` whose stamp is at least `timestamp_ns`, with its stamp. Stamps need not
@@ -488,38 +570,80 @@ impl SegmentView {
         timestamp_ns: u64,
         from: Offset,
     ) -> Result<Option<(Offset, u64)>, ReadError> {
-        let candidates =
-            |block: &&Block| block.max_timestamp_ns >= timestamp_ns && block.end_offset() > from;
-        for block in self.blocks.iter().filter(candidates) {
-            if self.is_damaged(block) {
-                return Err(self.file.corrupt(block));
+        for block in self.candidates(timestamp_ns, from) {
+            if let Some(found) = self.find_in_block(block, timestamp_ns, from)? {
+                return Ok(Some(found));
             }
-            for frame in FrameWalk::new(self.block_bytes(block), FrameLimits::UNLIMITED) {
-                let frame = frame.map_err(|_| self.file.corrupt(block))?;
-                if frame.header.end_offset() <= from || frame.header.offset >= self.end_offset {
-                    continue;
+        }
+        Ok(None)
+    }
+
+    /// As [`Self::offset_for_timestamp`], without waiting for the disk.
+    ///
+    /// # Errors
+    /// As [`Self::offset_for_timestamp`].
+    pub fn try_offset_for_timestamp(
+        &self,
+        timestamp_ns: u64,
+        from: Offset,
+    ) -> Result<Attempt<Option<(Offset, u64)>>, ReadError> {
+        for block in self.candidates(timestamp_ns, from) {
+            let stretch = Stretch::new(&self.file, block.position, block.end_position());
+            if self.file.is_unverified(block) {
+                return Ok(Attempt::Absent(stretch.unverified(vec![*block])));
+            }
+            if !stretch.is_resident() {
+                return Ok(Attempt::Absent(stretch));
+            }
+            if let Some(found) = self.find_in_block(block, timestamp_ns, from)? {
+                return Ok(Attempt::Ready(Some(found)));
+            }
+        }
+        Ok(Attempt::Ready(None))
+    }
+
+    /// Blocks that may hold a record at or after `from` that is stamped so or later.
+    fn candidates(&self, timestamp_ns: u64, from: Offset) -> impl Iterator<Item = &Block> {
+        self.blocks.iter().filter(move |block| {
+            block.max_timestamp_ns >= timestamp_ns && block.end_offset() > from
+        })
+    }
+
+    /// The first record of one block for [`Self::offset_for_timestamp`].
+    fn find_in_block(
+        &self,
+        block: &Block,
+        timestamp_ns: u64,
+        from: Offset,
+    ) -> Result<Option<(Offset, u64)>, ReadError> {
+        if self.is_damaged(block) {
+            return Err(self.file.corrupt(block));
+        }
+        for frame in FrameWalk::new(self.block_bytes(block), FrameLimits::UNLIMITED) {
+            let frame = frame.map_err(|_| self.file.corrupt(block))?;
+            if frame.header.end_offset() <= from || frame.header.offset >= self.end_offset {
+                continue;
+            }
+            if frame.header.kind == FrameKind::Record {
+                if frame.header.timestamp_ns >= timestamp_ns {
+                    return Ok(Some((frame.header.offset, frame.header.timestamp_ns)));
                 }
-                if frame.header.kind == FrameKind::Record {
-                    if frame.header.timestamp_ns >= timestamp_ns {
-                        return Ok(Some((frame.header.offset, frame.header.timestamp_ns)));
-                    }
-                    continue;
+                continue;
+            }
+            let found = basalt_proto::expand(&frame, |record| {
+                // A stamp too large for u64 ns is later than any that can be asked for, one before 1970 earlier.
+                let beyond = record
+                    .timestamp_ms
+                    .map_or(0, |ms| if ms < 0 { 0 } else { u64::MAX });
+                let stamp = record.timestamp_ns.unwrap_or(beyond);
+                if stamp >= timestamp_ns && record.offset >= from {
+                    return ControlFlow::Break((record.offset, stamp));
                 }
-                let found = basalt_proto::expand(&frame, |record| {
-                    // A stamp too large for u64 ns is later than any that can be asked for, one before 1970 earlier.
-                    let beyond = record
-                        .timestamp_ms
-                        .map_or(0, |ms| if ms < 0 { 0 } else { u64::MAX });
-                    let stamp = record.timestamp_ns.unwrap_or(beyond);
-                    if stamp >= timestamp_ns && record.offset >= from {
-                        return ControlFlow::Break((record.offset, stamp));
-                    }
-                    ControlFlow::Continue(())
-                })
-                .map_err(|_| self.file.corrupt(block))?;
-                if let ControlFlow::Break(found) = found {
-                    return Ok(Some(found));
-                }
+                ControlFlow::Continue(())
+            })
+            .map_err(|_| self.file.corrupt(block))?;
+            if let ControlFlow::Break(found) = found {
+                return Ok(Some(found));
             }
         }
         Ok(None)

@@ -81,6 +81,7 @@ impl Config {
             max_request_bytes: server.max_request_bytes,
             max_fetch_bytes: server.max_fetch_bytes,
             max_fetch_wait: Duration::from_millis(server.max_fetch_wait_ms),
+            cold_reads: server.cold_reads,
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
         }
     }

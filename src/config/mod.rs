@@ -126,6 +126,9 @@ section! {
         max_fetch_bytes: u32 = 16 << 20, in 1 ..= 2 * GIB;
         /// Milliseconds a fetch may wait for new records, whatever it asks for. Safe: 1,000 to 600,000.
         max_fetch_wait_ms: u64 = 300_000, in 0 ..= HOUR_MS;
+        /// Reads that wait for the disk at a time, for consumers of what is not in memory, each of at most 4 MiB. More may help
+        /// a disk that is fast only under many requests; fewer leave more of it to writes. Safe: 1 to 64.
+        cold_reads: usize = 4, in 1 ..= 1_024;
         /// Milliseconds that a stop grants to work in progress before connections are cut. Safe: 1,000 to 60,000.
         shutdown_grace_ms: u64 = 10_000, in 0 ..= HOUR_MS;
     }

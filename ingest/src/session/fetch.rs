@@ -1,33 +1,38 @@
 //! Fetch: frames from an offset on, waited for if need be, up to an end if one is given.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
-use basalt_log::FrameSlice;
+use basalt_log::{Bounds, FrameSlice};
 use basalt_proto::session::{
     FetchRequest, FetchResponseHeader, ListOffsetsRequest, ListOffsetsResponse, Start,
     encode_fetch_header,
 };
 use basalt_proto::{ErrorKind, Offset};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::Answer;
 use crate::ShutdownSignal;
+use crate::connection::Connection;
 use crate::error::Refusal;
+use crate::read_ahead::Lane;
 use crate::shared::Shared;
+
+/// The most a fetch returns of what has to be loaded from the disk: others may be waiting for their turn at it.
+const MAX_COLD_BYTES: u64 = 4 << 20;
 
 /// Answers a fetch once it has `min_bytes`, reached its end offset, waited long enough, or no more requests will come.
 pub(super) async fn answer(
-    shared: &Shared,
+    connection: &Connection<'_>,
     correlation_id: u32,
     request: FetchRequest,
     ending: ShutdownSignal,
 ) -> Answer {
-    match fetch(shared, &request, &ending).await {
+    match fetch(connection, &request, &ending).await {
         Ok(fetched) => fetched.into_answer(correlation_id),
         Err(refusal) => {
-            shared.counters.refuse(refusal.kind, 1);
+            connection.shared.counters.refuse(refusal.kind, 1);
             Answer::refused(correlation_id, &refusal)
         }
     }
@@ -57,40 +62,41 @@ impl Fetched {
 }
 
 async fn fetch(
-    shared: &Shared,
+    connection: &Connection<'_>,
     request: &FetchRequest,
     ending: &ShutdownSignal,
 ) -> Result<Fetched, Refusal> {
-    let (partition, mut deletions) = shared
-        .watched_partition(&request.topic, request.partition)
+    let shared = connection.shared;
+    let partition = shared
+        .partition_or_create(&request.topic, request.partition)
         .await?;
-    let wait =
-        Duration::from_millis(u64::from(request.max_wait_ms)).min(shared.config.max_fetch_wait);
-    let deadline = Instant::now() + wait;
     let max_bytes = u64::from(request.max_bytes.min(shared.config.max_fetch_bytes));
-    let mut high_watermark = partition.subscribe();
-    let mut position = start(&partition, request.start).await?;
+    let mut bounds = partition.offsets();
+    let mut position = start(connection, &partition, &bounds, request.start).await?;
+    // Made once it has to wait: most fetches have not.
+    let mut wait = None;
     loop {
-        // Seen before the read, so that what is appended after the read wakes the wait.
-        high_watermark.borrow_and_update();
-        let bounds = partition.bounds();
         let mut next_offset = position;
         let mut frames = None;
         // Beyond the high watermark, but not beyond the end, lies what is being made durable: it is waited for.
-        if position < request.end_offset && position <= bounds.high_watermark {
-            let slice = partition
-                .read(position, request.end_offset, max_bytes)
-                .await?;
+        if position < request.end_offset.min(bounds.high_watermark) {
+            let slice = read(connection, &partition, position, request, max_bytes).await?;
             next_offset = next_offset.max(slice.next_offset);
             frames = Some(slice);
         }
+        // It may have risen since.
+        bounds.high_watermark = bounds.high_watermark.max(next_offset);
         let bytes = frames.as_ref().map_or(0, FrameSlice::len);
         let end_reached = next_offset >= request.end_offset;
         // Frames that end before what is readable does were cut by a limit or a segment's end: waiting adds nothing.
         let cut = bytes > 0 && next_offset < bounds.high_watermark;
-        let expired = Instant::now() >= deadline || ending.is_triggered();
-        if end_reached || cut || bytes >= u64::from(request.min_bytes) || expired {
-            let bounds = partition.bounds();
+        let enough = bytes >= u64::from(request.min_bytes) || request.max_wait_ms == 0;
+        if end_reached
+            || cut
+            || enough
+            || wait.as_ref().is_some_and(Wait::is_over)
+            || ending.is_triggered()
+        {
             let header = FetchResponseHeader {
                 log_start_offset: bounds.log_start_offset,
                 high_watermark: bounds.high_watermark,
@@ -102,23 +108,104 @@ async fn fetch(
         if bytes == 0 && next_offset > position {
             // Offsets without records: read on behind them.
             position = next_offset;
-            continue;
+        } else if let Some(wait) = &mut wait {
+            wait.for_news(shared, &partition, ending).await?;
+        } else {
+            // What came before the wait was begun is read first.
+            wait = Some(Wait::begin(shared, &partition, request)?);
         }
+        if let Some(wait) = &mut wait {
+            // Seen before the read, so that what is appended after the read wakes the wait.
+            wait.high_watermark.borrow_and_update();
+        }
+        bounds = partition.offsets();
+    }
+}
+
+/// A fetch's wait for more.
+struct Wait {
+    high_watermark: watch::Receiver<Offset>,
+    deletions: watch::Receiver<u64>,
+    deadline: Instant,
+}
+
+impl Wait {
+    /// # Errors
+    /// A [`Refusal`] when the topic was deleted before deletions were watched.
+    fn begin(
+        shared: &Shared,
+        partition: &TieredPartition,
+        request: &FetchRequest,
+    ) -> Result<Self, Refusal> {
+        let limit = Duration::from_millis(u64::from(request.max_wait_ms));
+        let deletions = shared.deletions.subscribe();
+        shared.still_there(partition)?;
+        Ok(Self {
+            high_watermark: partition.subscribe(),
+            deletions,
+            deadline: Instant::now() + limit.min(shared.config.max_fetch_wait),
+        })
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Waits until there may be more to read, or no reason to wait any longer.
+    ///
+    /// # Errors
+    /// A [`Refusal`] when the topic was deleted.
+    async fn for_news(
+        &mut self,
+        shared: &Shared,
+        partition: &TieredPartition,
+        ending: &ShutdownSignal,
+    ) -> Result<(), Refusal> {
         tokio::select! {
-            _ = high_watermark.changed() => {}
-            _ = deletions.changed() => shared.still_there(&partition)?,
-            () = sleep_until(deadline) => {}
+            _ = self.high_watermark.changed() => {}
+            _ = self.deletions.changed() => shared.still_there(partition)?,
+            () = sleep_until(self.deadline) => {}
             () = ending.wait() => {}
         }
+        Ok(())
     }
+}
+
+/// Frames that are in memory, or were a moment ago: an error of the disk must be known before the answer is begun.
+async fn read(
+    connection: &Connection<'_>,
+    partition: &TieredPartition,
+    from: Offset,
+    request: &FetchRequest,
+    max_bytes: u64,
+) -> Result<FrameSlice, Refusal> {
+    let lane = &connection.lane;
+    let mut slice = lane
+        .read(partition, from, request.end_offset, max_bytes)
+        .await?;
+    let Some(mut whole) = slice.stretch(0, u64::MAX) else {
+        return Ok(slice);
+    };
+    if whole.len() > MAX_COLD_BYTES && !whole.is_resident() {
+        slice = lane
+            .read(partition, from, request.end_offset, MAX_COLD_BYTES)
+            .await?;
+        whole = slice.stretch(0, u64::MAX).unwrap_or(whole);
+    }
+    lane.ready(&whole).await?;
+    Ok(slice)
 }
 
 /// The offset a fetch begins at.
 ///
 /// # Errors
 /// A [`Refusal`] with the bounds when an explicit offset lies outside them.
-async fn start(partition: &Arc<TieredPartition>, start: Start) -> Result<Offset, Refusal> {
-    let bounds = partition.bounds();
+async fn start(
+    connection: &Connection<'_>,
+    partition: &TieredPartition,
+    bounds: &Bounds,
+    start: Start,
+) -> Result<Offset, Refusal> {
     match start {
         Start::Offset(offset)
             if offset < bounds.log_start_offset || offset > bounds.log_end_offset =>
@@ -133,7 +220,10 @@ async fn start(partition: &Arc<TieredPartition>, start: Start) -> Result<Offset,
         Start::Earliest => Ok(bounds.log_start_offset),
         Start::Latest => Ok(bounds.high_watermark),
         Start::Timestamp(timestamp_ns) => {
-            let found = partition.offset_for_timestamp(timestamp_ns).await?;
+            let found = connection
+                .lane
+                .offset_for_timestamp(partition, timestamp_ns)
+                .await?;
             Ok(found.map_or(bounds.high_watermark, |(offset, _)| offset))
         }
     }
@@ -148,7 +238,7 @@ pub(super) async fn list_offsets(
     request: &ListOffsetsRequest,
 ) -> Result<ListOffsetsResponse, Refusal> {
     let partition = shared.existing_partition(&request.topic, request.partition)?;
-    let bounds = partition.bounds();
+    let bounds = partition.offsets();
     let (log_start, high_watermark) = (bounds.log_start_offset, bounds.high_watermark);
     let at = |offset, found| ListOffsetsResponse {
         offset,
@@ -162,7 +252,9 @@ pub(super) async fn list_offsets(
         Start::Offset(offset) => at(offset, true),
         Start::Earliest => at(log_start, true),
         Start::Latest => at(high_watermark, true),
-        Start::Timestamp(timestamp_ns) => match partition.offset_for_timestamp(timestamp_ns).await?
+        Start::Timestamp(timestamp_ns) => match Lane::new(&shared.read_ahead)
+            .offset_for_timestamp(&partition, timestamp_ns)
+            .await?
         {
             Some((offset, timestamp_ns)) => ListOffsetsResponse {
                 offset,

@@ -384,7 +384,7 @@ impl<'a> Reader<'a> {
         let shared = self.connection.shared;
         match request {
             Request::Fetch(request) => {
-                fetch::answer(shared, id, request, self.ending.clone()).boxed()
+                fetch::answer(self.connection, id, request, self.ending.clone()).boxed()
             }
             other => handlers::answer(shared, id, other),
         }
@@ -525,6 +525,7 @@ mod tests {
     use basalt_proto::{PartitionId, TopicName};
 
     use super::*;
+    use crate::read_ahead::Lane;
     use crate::tests::{shared, stream_pair};
 
     fn request(id: u32, request: &Request<'_>) -> Vec<u8> {
@@ -570,6 +571,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let half = metadata(1, 2000);
         let bytes = usize::try_from(shared.config.waiting_memory_bytes()).unwrap();
@@ -602,6 +604,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let fetch = Request::Fetch(FetchRequest {
             topic,

@@ -1,6 +1,7 @@
 //! The server over real sockets: a log in a temporary folder, port 0, and clients written from the byte layout, not
 //! from this project's encoders.
 
+mod cold;
 mod consume;
 mod durability;
 mod hostile;
@@ -8,6 +9,7 @@ mod limits;
 mod produce;
 mod session;
 mod shutdown;
+mod tail;
 mod topics;
 
 use std::net::SocketAddr;

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use crate::mmap::{Map, Publisher};
 
 mod real;
+mod residency;
 pub mod sim;
 
 pub use real::RealDisk;
@@ -150,6 +151,22 @@ pub trait DiskFile: Debug + Send + Sync {
     /// # Errors
     /// The system's error.
     fn sync(&self) -> io::Result<()>;
+
+    /// Whether `bytes` bytes at `position` are in memory, so that reading them does not wait for the disk. Where there is
+    /// no way to tell they are said to be.
+    fn is_resident(&self, position: u64, bytes: u64) -> bool {
+        let _ = (position, bytes);
+        true
+    }
+
+    /// Reads `bytes` bytes at `position` into the system's page cache, and returns when they are there.
+    ///
+    /// # Errors
+    /// The system's error; `UnexpectedEof` when the file ends before them.
+    fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
+        let _ = (position, bytes);
+        Ok(())
+    }
 
     /// The descriptor, for `sendfile(2)`; `None` on a simulated disk.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

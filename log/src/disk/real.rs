@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, FlockOperation};
 
+use super::residency::Residency;
 use super::{Disk, DiskFile};
 use crate::mmap::{self, Map, Publisher};
 
@@ -21,7 +22,13 @@ static ZEROS: [u8; 64 * 1024] = [0; 64 * 1024];
 pub struct RealDisk;
 
 #[derive(Debug)]
-struct RealFile(File);
+struct RealFile(File, Residency);
+
+impl From<File> for RealFile {
+    fn from(file: File) -> Self {
+        Self(file, Residency::default())
+    }
+}
 
 impl Disk for RealDisk {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -89,13 +96,12 @@ impl Disk for RealDisk {
             .create(true)
             .truncate(true)
             .open(path)?;
-        Ok(Arc::new(RealFile(file)))
+        Ok(Arc::new(RealFile::from(file)))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(Arc::new(RealFile(
-            OpenOptions::new().read(true).write(true).open(path)?,
-        )))
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        Ok(Arc::new(RealFile::from(file)))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
@@ -193,6 +199,14 @@ impl DiskFile for RealFile {
 
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
+    }
+
+    fn is_resident(&self, position: u64, bytes: u64) -> bool {
+        self.1.holds(&self.0, position, bytes)
+    }
+
+    fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
+        self.1.load(&self.0, position, bytes)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

@@ -7,8 +7,11 @@ use basalt_proto::Offset;
 use super::Partition;
 use crate::block::{Block, crc32c};
 use crate::error::ReadError;
+use crate::residency::Attempt;
 use crate::segment::Active;
-use crate::view::{FrameSlice, SegmentView, plan_slice, resolve_slice};
+use crate::view::{
+    FrameSlice, SegmentFile, SegmentView, SlicePlan, plan_slice, resolve_slice, try_resolve_slice,
+};
 
 /// The hot part of a partition at one moment, pinned.
 #[derive(Debug, Clone)]
@@ -23,6 +26,23 @@ pub struct HotSnapshot {
     pub segments: Vec<Arc<SegmentView>>,
 }
 
+/// Where a read goes on. `end` is cut at the high watermark.
+enum Chosen {
+    /// No frame below the end.
+    Nothing { next_offset: Offset },
+    /// A sealed segment, in which there may be none all the same.
+    Sealed {
+        segment: Arc<SegmentView>,
+        end: Offset,
+    },
+    /// The active one.
+    Active {
+        file: Arc<SegmentFile>,
+        plan: SlicePlan,
+        end: Offset,
+    },
+}
+
 impl Partition {
     /// Whole frames from `from` on that begin below `end` and the high watermark: at most `max_bytes`, but at least one
     /// frame if there is any. The first frame is the one that covers `from`, or the next one where `from` lies in a gap.
@@ -34,54 +54,88 @@ impl Partition {
     pub fn read(&self, from: Offset, end: Offset, max_bytes: u64) -> Result<FrameSlice, ReadError> {
         let mut at = from;
         loop {
-            let (sealed, plan, end) = {
-                let state = self.state.lock();
-                let high_watermark = *self.high_watermark.borrow();
-                let log_start_offset = state.log_start_offset();
-                if at < log_start_offset || at > high_watermark {
-                    return Err(ReadError::OutOfRange {
-                        offset: at,
-                        log_start_offset,
-                        high_watermark,
-                    });
-                }
-                let end = end.min(high_watermark);
-                if at >= end {
-                    return Ok(FrameSlice::empty(at));
-                }
-                let first = state
-                    .sealed
-                    .partition_point(|segment| segment.end_offset <= at);
-                let sealed = state
-                    .sealed
-                    .get(first)
-                    .filter(|segment| segment.base_offset < end)
-                    .cloned();
-                let plan = match (&sealed, &state.active) {
-                    (None, Some(active)) => {
-                        plan_slice(&active.file, active.blocks(), at, end, max_bytes)
-                            .map(|plan| (Arc::clone(&active.file), plan))
-                    }
-                    _ => None,
-                };
-                (sealed, plan, end)
-            };
             // Frames are walked, and blocks compared with their checksums, without the lock.
-            match (sealed, plan) {
-                (Some(segment), _) => {
+            match self.choose(at, end, max_bytes)? {
+                Chosen::Nothing { next_offset } => return Ok(FrameSlice::empty(next_offset)),
+                Chosen::Sealed { segment, end } => {
                     let slice = segment.slice(at, end, max_bytes)?;
                     if !slice.is_empty() {
                         return Ok(slice);
                     }
                     at = segment.end_offset;
                 }
-                (None, Some((file, plan))) => {
+                Chosen::Active { file, plan, end } => {
                     return resolve_slice(&file, &plan, at, end, max_bytes);
                 }
-                // A gap up to the end: the reader goes on behind it, not at the same place for ever.
-                (None, None) => return Ok(FrameSlice::empty(at.max(end))),
             }
         }
+    }
+
+    /// As [`Self::read`], without waiting for the disk: where it would have to, the answer is what must be loaded.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub fn try_read(
+        &self,
+        from: Offset,
+        end: Offset,
+        max_bytes: u64,
+    ) -> Result<Attempt<FrameSlice>, ReadError> {
+        let mut at = from;
+        loop {
+            match self.choose(at, end, max_bytes)? {
+                Chosen::Nothing { next_offset } => {
+                    return Ok(Attempt::Ready(FrameSlice::empty(next_offset)));
+                }
+                Chosen::Sealed { segment, end } => match segment.try_slice(at, end, max_bytes)? {
+                    Attempt::Ready(slice) if slice.is_empty() => at = segment.end_offset,
+                    answer => return Ok(answer),
+                },
+                Chosen::Active { file, plan, end } => {
+                    return try_resolve_slice(&file, &plan, at, end, max_bytes);
+                }
+            }
+        }
+    }
+
+    /// Where a read of `[at, end)` finds its first frames.
+    fn choose(&self, at: Offset, end: Offset, max_bytes: u64) -> Result<Chosen, ReadError> {
+        let state = self.state.lock();
+        let high_watermark = *self.high_watermark.borrow();
+        let log_start_offset = state.log_start_offset();
+        if at < log_start_offset || at > high_watermark {
+            return Err(ReadError::OutOfRange {
+                offset: at,
+                log_start_offset,
+                high_watermark,
+            });
+        }
+        let end = end.min(high_watermark);
+        if at >= end {
+            return Ok(Chosen::Nothing { next_offset: at });
+        }
+        let first = state
+            .sealed
+            .partition_point(|segment| segment.end_offset <= at);
+        let sealed = state
+            .sealed
+            .get(first)
+            .filter(|segment| segment.base_offset < end);
+        if let Some(segment) = sealed {
+            return Ok(Chosen::Sealed {
+                segment: Arc::clone(segment),
+                end,
+            });
+        }
+        let planned = state.active.as_ref().and_then(|active| {
+            let plan = plan_slice(&active.file, active.blocks(), at, end, max_bytes)?;
+            let file = Arc::clone(&active.file);
+            Some(Chosen::Active { file, plan, end })
+        });
+        // A gap up to the end: the reader goes on behind it, not at the same place for ever.
+        Ok(planned.unwrap_or(Chosen::Nothing {
+            next_offset: at.max(end),
+        }))
     }
 
     /// The earliest hot record whose stamp is at least `timestamp_ns`, with its stamp; `None` when there is none yet.

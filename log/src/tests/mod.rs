@@ -4,5 +4,6 @@ mod damage;
 mod faults;
 mod lifecycle;
 mod reading;
+mod residency;
 mod simulation;
 mod support;
