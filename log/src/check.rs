@@ -8,10 +8,10 @@ use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId, TopicName};
 use crate::block::{Block, crc32c};
 use crate::disk::Disk;
 use crate::error::{DiskError, OnDisk, OpenError};
-use crate::index::{SegmentIdentity, read_index};
+use crate::index::SegmentIdentity;
 use crate::journal::read_journal;
 use crate::log::{catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue};
-use crate::recovery::{Finding, identity, judge, list_segments};
+use crate::recovery::{Finding, identity, judge, list_segments, load_index};
 use crate::segment::{index_path, segment_path};
 use crate::topic::TopicId;
 use crate::wal::{FoundRecord, read_wal};
@@ -210,15 +210,7 @@ fn check_segment(
         .and_then(|file| file.read_all())
         .on("read", path)?;
     let index_path = index_path(path);
-    let has_index = disk.exists(&index_path).on("look for", &index_path)?;
-    let index_bytes = if has_index {
-        disk.open(&index_path)
-            .and_then(|file| file.read_all())
-            .on("read", &index_path)?
-    } else {
-        Vec::new()
-    };
-    let mut index = read_index(&index_bytes, &identity);
+    let (mut index, _) = load_index(disk, path, &identity)?;
     if index.sealed.is_none() {
         // What the next start would do.
         let records = records

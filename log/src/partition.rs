@@ -72,6 +72,8 @@ pub struct Partition {
     topic_id: TopicId,
     id: PartitionId,
     dir: PathBuf,
+    /// Whether the folder's name and those above it are durable.
+    dir_settled: AtomicBool,
     shared: Arc<Shared>,
     config: Arc<RwLock<TopicConfig>>,
     this: Weak<Self>,

@@ -29,9 +29,11 @@ use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
 use crate::index::{
     Covered, ENTRY_BYTES, HEADER_BYTES, ReadIndex, SegmentIdentity, boot_field, read_index,
+    read_young_index,
 };
 use crate::segment::{
     PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path, map_capacity, round_up,
+    young_index_path,
 };
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
@@ -264,13 +266,7 @@ pub(crate) fn recover_segment(
     } = *segment;
     let file = disk.open(path).on("open", path)?;
     let mut file_bytes = file.len().on("read the length of", path)?;
-    let index_path = index_path(path);
-    let index_bytes = match disk.open(&index_path).and_then(|index| index.read_all()) {
-        Ok(bytes) => bytes,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
-        Err(error) => return Err(error).on("read", &index_path),
-    };
-    let mut index = read_index(&index_bytes, &identity);
+    let (mut index, young) = load_index(disk, path, &identity)?;
     if let Some(marker) = index.sealed {
         if marker.frame_bytes <= file_bytes {
             if marker.frame_bytes < file_bytes {
@@ -299,7 +295,26 @@ pub(crate) fn recover_segment(
     apply_records(segment, &file)?;
     index.add_runs(segment.records().map(FoundRecord::run));
     file_bytes = file_bytes.max(file.len().on("read the length of", path)?);
-    recover_unsealed(segment, file, file_bytes, &index, findings)
+    recover_unsealed(segment, file, file_bytes, &index, young, findings)
+}
+
+/// The index of a segment, and whether it is one that was never settled.
+pub(crate) fn load_index(
+    disk: &dyn Disk,
+    segment_path: &Path,
+    identity: &SegmentIdentity,
+) -> Result<(ReadIndex, bool), DiskError> {
+    let read = |path: &Path| match disk.open(path).and_then(|index| index.read_all()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        other => other.map(Some).on("read", path),
+    };
+    if let Some(bytes) = read(&index_path(segment_path))? {
+        return Ok((read_index(&bytes, identity), false));
+    }
+    Ok(match read(&young_index_path(segment_path))? {
+        Some(bytes) => (read_young_index(&bytes, identity), true),
+        None => (read_index(&[], identity), false),
+    })
 }
 
 fn to_usize(bytes: u64) -> io::Result<usize> {
@@ -311,6 +326,7 @@ fn recover_unsealed(
     file: Arc<dyn DiskFile>,
     file_bytes: u64,
     index: &ReadIndex,
+    young: bool,
     findings: &mut Vec<Finding>,
 ) -> Result<RecoveredSegment, DiskError> {
     let SegmentOnDisk {
@@ -363,7 +379,11 @@ fn recover_unsealed(
         segment.block_bytes,
     );
     file.sync().on("sync", path)?;
-    let index_path = index_path(path);
+    let index_path = if young {
+        young_index_path(path)
+    } else {
+        index_path(path)
+    };
     let ends = index.ends.iter().take_while(|end| **end <= verdict.end);
     let (entries, covered_position) = ends.fold((0, 0), |(count, _), end| (count + 1, *end));
     let kept_index_bytes = (HEADER_BYTES + entries * ENTRY_BYTES) as u64;
@@ -391,6 +411,7 @@ fn recover_unsealed(
             publisher,
             index: index_file,
             index_bytes: kept_index_bytes,
+            young,
             covered: Covered {
                 // The last block may still grow.
                 blocks: covered_blocks.min(blocks.blocks().len().saturating_sub(1)),
@@ -544,6 +565,7 @@ pub(crate) fn list_segments(
     let known = |name: &String| {
         let index_base = name
             .strip_suffix(".idx")
+            .or_else(|| name.strip_suffix(".new"))
             .map(|digits| format!("{digits}.seg"));
         base(name).is_some()
             || index_base

@@ -14,14 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use basalt_proto::{FRAME_HEADER_BYTES, FrameHeader, Offset, PartitionId};
+use basalt_proto::{FRAME_HEADER_BYTES, FrameHeader, Offset};
 
 use crate::block::{Block, BlockBuilder};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{DiskError, OnDisk};
-use crate::index::{BootField, Covered, HEADER_BYTES, IndexFile, SegmentIdentity, owner_part};
+use crate::index::{BootField, Covered, IndexFile, SegmentIdentity};
 use crate::mmap::{Map, Publisher};
-use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
 
 /// The first allocation of a segment: an almost idle partition costs little.
@@ -49,12 +48,17 @@ pub(crate) fn index_path(segment_path: &Path) -> PathBuf {
     segment_path.with_extension("idx")
 }
 
+/// The name of an index before its segment was settled once.
+pub(crate) fn young_index_path(segment_path: &Path) -> PathBuf {
+    segment_path.with_extension("new")
+}
+
 /// The segment that takes appends.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) file: Arc<SegmentFile>,
     pub(crate) index: Arc<IndexFile>,
-    /// Set once the files' names are known to be durable.
+    /// Set once it was settled: its names are durable, and its index has its own.
     pub(crate) named: Arc<AtomicBool>,
     publisher: Publisher,
     blocks: BlockBuilder,
@@ -75,6 +79,8 @@ pub(crate) struct Recovered {
     /// Its index, and where the entries in it that count end; the file is the segment's own where the index is damaged.
     pub(crate) index: Arc<dyn DiskFile>,
     pub(crate) index_bytes: u64,
+    /// Whether it was never settled.
+    pub(crate) young: bool,
     pub(crate) covered: Covered,
     pub(crate) blocks: BlockBuilder,
     pub(crate) allocated_bytes: u64,
@@ -100,24 +106,13 @@ pub(crate) fn map_capacity(seal_bytes: u64) -> io::Result<usize> {
 }
 
 impl Prepared {
-    /// Makes the files of a segment to come, with all its blocks. Blocks on the disk for long: not for an appender.
+    /// Makes the files of a segment to come, with all its blocks. Takes long: not for an appender.
     ///
     /// # Errors
     /// [`DiskError`]; what was made is removed if it can be helped, and by the next open in any case.
-    pub(crate) fn create(
-        disk: &dyn Disk,
-        dir: &Path,
-        topic_id: TopicId,
-        partition: PartitionId,
-        seal_bytes: u64,
-    ) -> Result<Self, DiskError> {
+    pub(crate) fn create(disk: &dyn Disk, dir: &Path, seal_bytes: u64) -> Result<Self, DiskError> {
         let (path, index_path) = (dir.join(PREPARED_SEGMENT), dir.join(PREPARED_INDEX));
-        let created = Self::create_files(disk, &path, &index_path, seal_bytes, |index| {
-            let mut header = [0; HEADER_BYTES];
-            let owner = owner_part(topic_id, partition);
-            header[..owner.len()].copy_from_slice(&owner);
-            index.write_at(&header, 0).and_then(|()| index.sync())
-        });
+        let created = Self::create_files(disk, &path, &index_path, seal_bytes);
         if created.is_err() {
             // Ignored: the error that counts is the first one.
             let _ = disk.remove_file(&index_path);
@@ -131,11 +126,9 @@ impl Prepared {
         path: &Path,
         index_path: &Path,
         seal_bytes: u64,
-        write_header: impl Fn(&dyn DiskFile) -> io::Result<()>,
     ) -> Result<Self, DiskError> {
         let file = disk.create(path).on("create", path)?;
         let index = disk.create(index_path).on("create", index_path)?;
-        write_header(index.as_ref()).on("write", index_path)?;
         let allocated_bytes = round_up(seal_bytes + 1);
         file.allocate(allocated_bytes).on("grow", path)?;
         let (map, publisher) = map_capacity(seal_bytes)
@@ -151,8 +144,7 @@ impl Prepared {
         })
     }
 
-    /// Gives it its name and base offset. Nothing is synced: the names are durable with the next sync of the folder, and no
-    /// frame in it is before.
+    /// Gives it its names and writes its base offset. Nothing is synced.
     ///
     /// # Errors
     /// [`DiskError`]: nothing was appended, and the files may have either name.
@@ -164,13 +156,12 @@ impl Prepared {
         block_bytes: u32,
     ) -> Result<Active, DiskError> {
         let path = segment_path(dir, identity.base_offset);
-        let index_path = index_path(&path);
-        // The base offset first, then the index's name: a segment never stands without an index that fits it.
-        let index = IndexFile::put_to_use(index_path.clone(), identity, self.index)?;
-        disk.rename(&dir.join(PREPARED_INDEX), &index_path)
-            .on("rename to", &index_path)?;
-        disk.rename(&dir.join(PREPARED_SEGMENT), &path)
-            .on("rename to", &path)?;
+        let index = IndexFile::create(&path, identity, self.index)?;
+        // The index's name first: a segment that has neither name of an index has lost it.
+        let (prepared, young) = (dir.join(PREPARED_INDEX), young_index_path(&path));
+        disk.rename(&prepared, &young).on("rename to", &young)?;
+        let prepared = dir.join(PREPARED_SEGMENT);
+        disk.rename(&prepared, &path).on("rename to", &path)?;
         Ok(Active {
             file: Arc::new(SegmentFile::new(path, identity, self.file, self.map)),
             index: Arc::new(index),
@@ -193,8 +184,8 @@ impl Prepared {
 }
 
 impl Active {
-    /// Creates the files of a new segment; their names are durable on return. With `first_bytes` 0 no block is
-    /// allocated yet.
+    /// Creates the files of a new segment. Nothing is synced: [`settle_names`] makes them durable. With `first_bytes` 0 no
+    /// block is allocated yet.
     ///
     /// On an error nothing that this call made is left behind if it can be helped; an empty segment that stays is harmless,
     /// and one that was there before stays in any case: its name may be what tells the next offset (LOG-12).
@@ -219,7 +210,7 @@ impl Active {
         .and_then(|mut active| active.make_room(first_bytes).map(|()| active));
         if created.is_err() && !was_there {
             // Ignored: recovery drops empty segments, and the error that counts is the first one.
-            let _ = disk.remove_file(&index_path(&path));
+            let _ = disk.remove_file(&young_index_path(&path));
             let _ = disk.remove_file(&path);
         }
         created
@@ -233,29 +224,19 @@ impl Active {
         seal_bytes: u64,
         block_bytes: u32,
     ) -> Result<Self, DiskError> {
-        disk.create_dir_all(dir).on("create", dir)?;
+        disk.make_dir_all(dir).on("create", dir)?;
+        // The index's name first: a segment that has neither name of an index has lost it.
+        let young = young_index_path(path);
+        let index = disk.create(&young).on("create", &young)?;
+        let index = IndexFile::create(path, identity, index)?;
         let file = disk.create(path).on("create", path)?;
-        let index_path = index_path(path);
-        let index = disk.create(&index_path).on("create", &index_path)?;
-        index
-            .write_at(&identity.header(), 0)
-            .and_then(|()| index.sync())
-            .on("write", &index_path)?;
-        disk.sync_dir(dir).on("sync", dir)?;
         let (map, publisher) = map_capacity(seal_bytes)
             .and_then(|capacity| file.map(capacity, 0))
             .on("map", path)?;
-        let index = IndexFile::new(
-            index_path,
-            identity,
-            index,
-            HEADER_BYTES as u64,
-            Covered::default(),
-        );
         Ok(Self {
             file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
             index: Arc::new(index),
-            named: Arc::new(AtomicBool::new(true)),
+            named: Arc::new(AtomicBool::new(false)),
             publisher,
             blocks: BlockBuilder::new(block_bytes),
             seal_bytes,
@@ -269,8 +250,13 @@ impl Active {
 
     /// Goes on with a segment that recovery has read: all in it is on the disk.
     pub(crate) fn from_recovered(recovered: Recovered, seal_bytes: u64) -> Self {
+        let path = &recovered.file.path;
         let index = IndexFile::new(
-            index_path(&recovered.file.path),
+            if recovered.young {
+                young_index_path(path)
+            } else {
+                index_path(path)
+            },
             recovered.file.identity,
             recovered.index,
             recovered.index_bytes,
@@ -281,7 +267,7 @@ impl Active {
             committed_offset: recovered.end_offset,
             file: recovered.file,
             index: Arc::new(index),
-            named: Arc::new(AtomicBool::new(true)),
+            named: Arc::new(AtomicBool::new(!recovered.young)),
             publisher: recovered.publisher,
             blocks: recovered.blocks,
             seal_bytes,
@@ -461,14 +447,38 @@ impl Active {
     }
 }
 
-/// Makes the names in a segment's folder durable, unless they are.
-pub(crate) fn sync_names(disk: &dyn Disk, dir: &Path, named: &AtomicBool) -> Result<(), DiskError> {
+/// The frames and the index of a segment are durable: gives the index its name and makes the names durable, unless they
+/// are.
+pub(crate) fn settle_names(
+    disk: &dyn Disk,
+    segment_path: &Path,
+    named: &AtomicBool,
+) -> Result<(), DiskError> {
     if named.load(Ordering::Acquire) {
         return Ok(());
     }
+    rename_index(disk, segment_path, named)?;
+    let dir = segment_path.parent().unwrap_or(Path::new("."));
     disk.sync_dir(dir).on("sync", dir)?;
     named.store(true, Ordering::Release);
     Ok(())
+}
+
+/// Gives a young index its name, which is not durable yet.
+pub(crate) fn rename_index(
+    disk: &dyn Disk,
+    segment_path: &Path,
+    named: &AtomicBool,
+) -> Result<(), DiskError> {
+    if named.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    let (young, path) = (young_index_path(segment_path), index_path(segment_path));
+    match disk.rename(&young, &path) {
+        // By an earlier try, whose sync failed.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        renamed => renamed.on("rename to", &path),
+    }
 }
 
 /// Cuts frames into pieces of whole frames of about [`PIECE_BYTES`].

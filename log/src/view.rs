@@ -188,8 +188,7 @@ impl SlicePlan {
             |block: Block| !Stretch::new(file, block.position, block.end_position()).is_resident();
         let end_position = self.last.unwrap_or(self.stop).end_position();
         walked
-            .map(is_absent)
-            .any(|absent| absent)
+            .any(is_absent)
             .then(|| Stretch::new(file, first.position, end_position))
     }
 }

@@ -27,6 +27,13 @@ pub trait Disk: Debug + Send + Sync {
     /// The system's error.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
 
+    /// Creates a folder and those above it; fine if it is there. Their names are durable once [`Disk::sync_dir`] has
+    /// returned for each folder above.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn make_dir_all(&self, path: &Path) -> io::Result<()>;
+
     /// The names in a folder, in no order; none for a folder that is not there.
     ///
     /// # Errors
@@ -167,6 +174,13 @@ pub trait DiskFile: Debug + Send + Sync {
         let _ = (position, bytes);
         Ok(())
     }
+
+    /// Makes everything durable in the file system that holds the file: names, lengths and bytes of all files.
+    ///
+    /// # Errors
+    /// The system's error, for a failure since the last call or since the file was opened: any file may have been the
+    /// cause, and only its own [`Self::sync`] tells.
+    fn sync_file_system(&self) -> io::Result<()>;
 
     /// The descriptor, for `sendfile(2)`; `None` on a simulated disk.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;

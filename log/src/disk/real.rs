@@ -56,6 +56,10 @@ impl Disk for RealDisk {
         }
     }
 
+    fn make_dir_all(&self, path: &Path) -> io::Result<()> {
+        fs::create_dir_all(path)
+    }
+
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -207,6 +211,11 @@ impl DiskFile for RealFile {
 
     fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
         self.1.load(&self.0, position, bytes)
+    }
+
+    fn sync_file_system(&self) -> io::Result<()> {
+        // Linux tells of failures here since 5.8.
+        Ok(rustix::fs::syncfs(&self.0)?)
     }
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {

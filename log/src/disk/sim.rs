@@ -33,6 +33,8 @@ pub enum Operation {
     Sync,
     /// [`Disk::sync_dir`].
     SyncDir,
+    /// [`DiskFile::sync_file_system`].
+    SyncFileSystem,
     /// [`DiskFile::allocate`] and [`DiskFile::reserve`].
     Allocate,
     /// [`DiskFile::write_at`].
@@ -335,6 +337,10 @@ impl Disk for SimDisk {
         Ok(())
     }
 
+    fn make_dir_all(&self, _path: &Path) -> io::Result<()> {
+        Ok(())
+    }
+
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let sim = self.sim.lock();
         let names: BTreeSet<String> = sim
@@ -594,9 +600,37 @@ impl DiskFile for SimFile {
 
     fn sync(&self) -> io::Result<()> {
         let allowed = self.enter(Operation::Sync);
+        self.sync_state(allowed.is_ok());
+        allowed.map(drop)
+    }
+
+    fn sync_file_system(&self) -> io::Result<()> {
+        self.enter(Operation::SyncFileSystem)?;
+        let Some(sim) = self.sim.upgrade() else {
+            return Ok(());
+        };
+        let files: Vec<Arc<Self>> = {
+            let mut sim = sim.lock();
+            for (_, change) in std::mem::take(&mut sim.pending) {
+                change.apply(&mut sim.durable);
+            }
+            sim.live.values().cloned().collect()
+        };
+        files.iter().for_each(|file| file.sync_state(true));
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl SimFile {
+    /// What a sync leaves: nothing to be written, and all of it on the disk if it went well.
+    fn sync_state(&self, went_well: bool) {
         let mut state = self.state.lock();
         let live = self.memory.read(0..state.len);
-        if allowed.is_ok() {
+        if went_well {
             state.durable.resize(live.len(), 0);
             for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
                 let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
@@ -609,10 +643,5 @@ impl DiskFile for SimFile {
         }
         state.clean = live;
         state.dirtied.clear();
-        allowed.map(drop)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }

@@ -1,17 +1,16 @@
 //! The index of an active segment, as it grows on the disk.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use basalt_proto::Offset;
 use parking_lot::Mutex;
 
-use super::{
-    BootField, ENTRY_BYTES, HEADER_BYTES, PART_BYTES, PUBLISHED_AT, SEGMENT_AT, SegmentIdentity,
-};
+use super::{BootField, ENTRY_BYTES, HEADER_BYTES, PUBLISHED_AT, SegmentIdentity};
 use crate::block::Block;
 use crate::disk::DiskFile;
 use crate::error::{DiskError, OnDisk};
+use crate::segment::young_index_path;
 
 /// How much room an index gets ahead.
 const STEP_BYTES: u64 = 16 << 10;
@@ -65,21 +64,16 @@ impl IndexFile {
         }
     }
 
-    /// The empty index in a file whose header has no base offset yet: writes it.
-    pub(crate) fn put_to_use(
-        path: PathBuf,
+    /// Makes the index of a new segment in an empty file, under its young name. Nothing is synced.
+    pub(crate) fn create(
+        segment_path: &Path,
         identity: SegmentIdentity,
         file: Arc<dyn DiskFile>,
     ) -> Result<Self, DiskError> {
-        let part = &identity.header()[SEGMENT_AT..SEGMENT_AT + PART_BYTES];
-        file.write_at(part, SEGMENT_AT as u64).on("write", &path)?;
-        Ok(Self::new(
-            path,
-            identity,
-            file,
-            HEADER_BYTES as u64,
-            Covered::default(),
-        ))
+        let path = young_index_path(segment_path);
+        file.write_at(&identity.header(), 0).on("write", &path)?;
+        let bytes = HEADER_BYTES as u64;
+        Ok(Self::new(path, identity, file, bytes, Covered::default()))
     }
 
     pub(crate) fn covered(&self) -> Covered {

@@ -5,18 +5,16 @@
 //!
 //! All numbers big-endian.
 //!
-//! Header, 192 bytes, three parts of 64, each with the CRC-32C of its 60 bytes before in its last 4:
+//! Header, 128 bytes:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
 //! | 0 | 8 | `BSLTIDX2` |
 //! | 8 | 8 | topic id |
 //! | 16 | 4 | partition |
-//! | 64 | 8 | `BSLTSEG2`; zeros until the segment, made ahead, is put to use |
-//! | 72 | 8 | topic id |
-//! | 80 | 4 | partition |
-//! | 88 | 8 | base offset of the segment |
-//! | 128 | 64 | the published mark: an entry of kind 5, rewritten in place; zeros if nothing was acknowledged from the page cache |
+//! | 24 | 8 | base offset of the segment |
+//! | 60 | 4 | CRC-32C of the 60 bytes before |
+//! | 64 | 64 | the published mark: an entry of kind 5, rewritten in place; zeros if nothing was acknowledged from the page cache |
 //!
 //! Entry, 64 bytes:
 //!
@@ -33,12 +31,16 @@
 //! | 40 | 8 | smallest stamp, ns; of a run or closed marker the position up to which the segment was known to be on the disk; of a sealed marker the broker's time of the last append |
 //! | 48 | 8 | largest stamp, ns |
 //! | 56 | 4 | CRC-32C of the block's or run's bytes; of a sealed marker of the entries before it |
-//! | 60 | 4 | CRC-32C of the header's second CRC and the 60 bytes before, so that an entry counts only in its own file |
+//! | 60 | 4 | CRC-32C of the header's CRC and the 60 bytes before, so that an entry counts only in its own file |
 //!
 //! While a segment is active its index is a list of runs, appended and never rewritten: one for each block that was full
 //! when its bytes were synced, and one for what there was of the last block. The next sync's runs begin again with that block,
 //! now longer, so that runs overlap: a longer one counts where its bytes match, else the shorter. A stop in order adds a
 //! closed marker. Sealing replaces the file by one with full blocks and the sealed marker.
+//!
+//! The index of a segment that was never settled is called `.new` instead of `.idx`: it may say anything after a crash of the
+//! machine, and only its published mark counts. With the first settling it gets its name, after its bytes are durable.
+//! So a segment that has neither has lost its index, and its frames speak for themselves.
 //!
 //! - **LOG-3**: an append is acknowledged at level `fsync` only after a synced entry covers it, here or in the write-ahead
 //!   log; at level `os` only after the published mark does, which counts as long as the page cache that held both is alive.
@@ -52,13 +54,10 @@ use basalt_proto::{Offset, PartitionId};
 use crate::block::{Block, crc32c};
 use crate::topic::TopicId;
 
-pub(crate) const HEADER_BYTES: usize = 192;
+pub(crate) const HEADER_BYTES: usize = 128;
 pub(crate) const ENTRY_BYTES: usize = 64;
-const PART_BYTES: usize = 64;
-const SEGMENT_AT: usize = PART_BYTES;
-const PUBLISHED_AT: usize = 2 * PART_BYTES;
-const OWNER_MAGIC: &[u8; 8] = b"BSLTIDX2";
-const SEGMENT_MAGIC: &[u8; 8] = b"BSLTSEG2";
+const PUBLISHED_AT: usize = 64;
+const MAGIC: &[u8; 8] = b"BSLTIDX2";
 const BOOT_AT: usize = 24;
 const KIND_BLOCK: u8 = 1;
 const KIND_SEALED: u8 = 2;
@@ -86,34 +85,16 @@ pub(crate) fn boot_field(boot_id: &str) -> BootField {
     field
 }
 
-/// The first part of the header: whose segment it is, before it is known which.
-pub(crate) fn owner_part(topic_id: TopicId, partition: PartitionId) -> [u8; PART_BYTES] {
-    let mut part = [0; PART_BYTES];
-    part[..8].copy_from_slice(OWNER_MAGIC);
-    part[8..16].copy_from_slice(&topic_id.0.to_be_bytes());
-    part[16..20].copy_from_slice(&partition.0.to_be_bytes());
-    let crc = crc32c(&part[..CRC_AT]);
-    part[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
-    part
-}
-
 impl SegmentIdentity {
-    fn segment_part(&self) -> [u8; PART_BYTES] {
-        let mut part = [0; PART_BYTES];
-        part[..8].copy_from_slice(SEGMENT_MAGIC);
-        part[8..16].copy_from_slice(&self.topic_id.0.to_be_bytes());
-        part[16..20].copy_from_slice(&self.partition.0.to_be_bytes());
-        part[24..32].copy_from_slice(&self.base_offset.0.to_be_bytes());
-        let crc = crc32c(&part[..CRC_AT]);
-        part[CRC_AT..].copy_from_slice(&crc.to_be_bytes());
-        part
-    }
-
     /// The file's header, with no published mark.
     pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];
-        header[..PART_BYTES].copy_from_slice(&owner_part(self.topic_id, self.partition));
-        header[SEGMENT_AT..SEGMENT_AT + PART_BYTES].copy_from_slice(&self.segment_part());
+        header[..8].copy_from_slice(MAGIC);
+        header[8..16].copy_from_slice(&self.topic_id.0.to_be_bytes());
+        header[16..20].copy_from_slice(&self.partition.0.to_be_bytes());
+        header[24..32].copy_from_slice(&self.base_offset.0.to_be_bytes());
+        let crc = crc32c(&header[..CRC_AT]);
+        header[CRC_AT..PUBLISHED_AT].copy_from_slice(&crc.to_be_bytes());
         header
     }
 
@@ -132,7 +113,7 @@ impl SegmentIdentity {
     /// The CRC over an entry, which binds it to this segment.
     fn entry_crc(&self, entry: &[u8; ENTRY_BYTES]) -> u32 {
         let mut bound = [0; ENTRY_BYTES];
-        bound[..4].copy_from_slice(&self.segment_part()[CRC_AT..]);
+        bound[..4].copy_from_slice(&self.header()[CRC_AT..PUBLISHED_AT]);
         bound[4..].copy_from_slice(&entry[..CRC_AT]);
         crc32c(&bound)
     }
@@ -246,7 +227,7 @@ pub(crate) struct PublishedMark {
 }
 
 /// An index as read from disk, as far as it can be believed.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReadIndex {
     /// Blocks or runs that check, in order. After damage there may be holes between them.
     pub(crate) blocks: Vec<Block>,
@@ -357,25 +338,12 @@ fn read_slot(entry: &[u8], identity: &SegmentIdentity) -> Option<Slot> {
 
 /// Reads the index `bytes` of the segment `identity`. Anything may be in them.
 pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex {
-    let mut index = ReadIndex {
-        blocks: Vec::new(),
-        synced_position: 0,
-        entries_synced: 0,
-        ends: Vec::new(),
-        sealed: None,
-        damage: None,
-        torn: false,
-        missing: false,
-        published: None,
-    };
-    let header = identity.header();
-    let part = |at: usize| bytes.get(at..at + PART_BYTES);
-    if part(0) != Some(&header[..PART_BYTES]) || is_of_another(part(SEGMENT_AT), identity) {
+    let mut index = ReadIndex::default();
+    if bytes.get(..PUBLISHED_AT) != Some(&identity.header()[..PUBLISHED_AT]) {
         index.damage = Some("the index has no header of this segment".to_owned());
     }
-    // Made ahead, and not put to use, or not yet durably: then there is no entry either.
-    let in_the_making = part(SEGMENT_AT) != Some(&header[SEGMENT_AT..SEGMENT_AT + PART_BYTES]);
-    index.published = part(PUBLISHED_AT).and_then(|mark| match read_slot(mark, identity)? {
+    let mark = bytes.get(PUBLISHED_AT..HEADER_BYTES);
+    index.published = mark.and_then(|mark| match read_slot(mark, identity)? {
         Slot::Published(mark) => Some(mark),
         _ => None,
     });
@@ -419,8 +387,7 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
             }
             Slot::Sealed(marker, entries, crc) => {
                 let before = &slots[..number * ENTRY_BYTES];
-                let unmarked =
-                    part(PUBLISHED_AT).is_some_and(|mark| mark.iter().all(|byte| *byte == 0));
+                let unmarked = mark.is_some_and(|mark| mark.iter().all(|byte| *byte == 0));
                 if entries == number as u64
                     && crc == crc32c(before)
                     && marker.frame_bytes == position
@@ -438,11 +405,6 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
         }
         index.ends.push(position);
     }
-    if in_the_making && !index.ends.is_empty() {
-        index
-            .damage
-            .get_or_insert_with(|| "the index has entries but no base offset".to_owned());
-    }
     if index.damage.is_some() {
         index.sealed = None;
         index.missing = index.blocks.is_empty();
@@ -451,13 +413,12 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
     index
 }
 
-/// Whether this is the header's part of some segment, but not of this one.
-fn is_of_another(part: Option<&[u8]>, identity: &SegmentIdentity) -> bool {
-    part.is_some_and(|part| {
-        part[..8] == *SEGMENT_MAGIC
-            && crc32c(&part[..CRC_AT]) == be_u32(part, CRC_AT)
-            && *part != identity.segment_part()
-    })
+/// What there is to know of a segment that was never settled: its published mark.
+pub(crate) fn read_young_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex {
+    ReadIndex {
+        published: read_index(bytes, identity).published,
+        ..ReadIndex::default()
+    }
 }
 
 #[cfg(test)]
@@ -596,16 +557,21 @@ mod tests {
     }
 
     #[test]
-    fn index_made_ahead_is_no_damage_but_that_of_another_segment_is() {
-        let mut bytes = identity().header().to_vec();
-        bytes[SEGMENT_AT..SEGMENT_AT + PART_BYTES].fill(0);
-        let index = read_index(&bytes, &identity());
-        assert_eq!((index.damage, index.missing), (None, false));
-        let other = SegmentIdentity {
-            base_offset: Offset(99),
-            ..identity()
+    fn only_the_mark_of_a_young_index_counts() {
+        let [first, ..] = blocks()[..] else {
+            panic!("four blocks")
         };
-        let index = read_index(&other.header(), &identity());
-        assert!(index.damage.is_some() && index.missing);
+        let mut bytes = identity()
+            .marked_header(1234, Offset(110), &boot_field("boot 1"))
+            .to_vec();
+        bytes.extend(identity().run_entry(&first, 1000));
+        let index = read_young_index(&bytes, &identity());
+        assert_eq!((index.blocks.len(), index.synced_position), (0, 0));
+        assert_eq!(index.published_in("boot 1"), (1234, Offset(110)));
+        let nothing = read_young_index(&[0; 7], &identity());
+        assert_eq!(
+            (nothing.damage, nothing.missing, nothing.published),
+            (None, false, None)
+        );
     }
 }

@@ -1,15 +1,16 @@
 //! Appending: all of a batch under one lock, or nothing of it.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use basalt_proto::{FrameBatch, Offset};
 
 use super::{Appended, Partition, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
-use crate::error::{AppendError, DiskError};
+use crate::error::{AppendError, DiskError, OnDisk};
 use crate::recovery::identity;
 use crate::reserve;
-use crate::segment::{Active, Prepared, frame_lengths};
+use crate::segment::{Active, Prepared, frame_lengths, young_index_path};
 
 /// The largest offset: what a signed 64-bit column can hold.
 const MAX_OFFSET: u64 = i64::MAX as u64;
@@ -125,22 +126,25 @@ impl Partition {
         let bound = Offset(end.0.saturating_add(reserve::STEP).min(MAX_OFFSET));
         let disk = self.shared.disk.as_ref();
         let stored = self
-            .create_dir()
+            .settle_dir()
             .and_then(|()| reserve::store(disk, &self.dir, bound, state.opened_offset))
             .map_err(|error| self.refuse(state, error));
         stored.inspect(|()| state.reserved_offset = bound)
     }
 
-    pub(super) fn create_dir(&self) -> Result<(), DiskError> {
-        let action = "create";
-        self.shared
-            .disk
-            .create_dir_all(&self.dir)
-            .map_err(|source| DiskError {
-                action,
-                path: self.dir.clone(),
-                source,
-            })
+    /// Makes the partition's folder durable, unless it is.
+    pub(super) fn settle_dir(&self) -> Result<(), DiskError> {
+        if self.dir_settled.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let disk = self.shared.disk.as_ref();
+        disk.make_dir_all(&self.dir).on("create", &self.dir)?;
+        // The topic's folder, the one of all topics, the data folder.
+        for dir in self.dir.ancestors().skip(1).take(3) {
+            disk.sync_dir(dir).on("sync", dir)?;
+        }
+        self.dir_settled.store(true, Ordering::Release);
+        Ok(())
     }
 
     /// The error for a disk that refused before anything was appended: a full disk and a lack of descriptors pass, all
@@ -280,10 +284,7 @@ impl Partition {
     fn discard(&self, segment: &Active) {
         let path = &segment.file.path;
         let _ = self.shared.disk.remove_file(path);
-        let _ = self
-            .shared
-            .disk
-            .remove_file(&crate::segment::index_path(path));
+        let _ = self.shared.disk.remove_file(&young_index_path(path));
     }
 
     /// Has a thread settle, seal or make the next segment, if there is reason to.

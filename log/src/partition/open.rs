@@ -1,6 +1,8 @@
 //! Opening a partition's folder.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Weak};
 
 use basalt_proto::{Offset, PartitionId, TopicName};
@@ -17,7 +19,7 @@ use crate::recovery::{
 };
 use crate::reserve;
 use crate::segment::{
-    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path,
+    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path, settle_names,
 };
 use crate::sync::Shared;
 use crate::topic::TopicId;
@@ -109,6 +111,7 @@ impl Partition {
             topic_id: spec.topic_id,
             id: spec.id,
             dir: spec.dir,
+            dir_settled: AtomicBool::new(false),
             shared: Arc::clone(shared),
             config: spec.config,
             this: this.clone(),
@@ -139,7 +142,10 @@ impl Opening<'_> {
         for name in strange {
             let path = dir.join(&name);
             // An index without its segment, or a file that was being written when the process stopped.
-            if name.ends_with(".idx") || name.ends_with(".tmp") {
+            if [".idx", ".new", ".tmp"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            {
                 disk.remove_file(&path).on("remove", &path)?;
             } else {
                 self.find(&path, 0, "this file does not belong here; it is left alone");
@@ -153,33 +159,29 @@ impl Opening<'_> {
         Ok(())
     }
 
-    /// Makes the segment again whose names had not reached the disk when the frames in it were committed. Only the newest
-    /// can be such a one: of others that are not there, the records were released.
+    /// Makes the segments again whose names had not reached the disk when the frames in them were committed: those after
+    /// the newest that is there. Of others that are not there the records were released.
     fn restore_newest(
         &self,
         disk: &dyn Disk,
         newest: Option<Offset>,
-    ) -> Result<Option<Offset>, DiskError> {
-        let last = self
-            .records
-            .iter()
-            .map(|record| record.header.segment)
-            .max();
-        let Some(base_offset) = last.filter(|last| newest.is_none_or(|newest| *last > newest))
-        else {
-            return Ok(None);
-        };
-        let identity = identity(self.spec.topic_id, self.spec.id, base_offset);
-        let block_bytes = self.shared.config.block_bytes;
-        Active::create(
-            disk,
-            &self.spec.dir,
-            identity,
-            self.seal_bytes(),
-            block_bytes,
-            0,
-        )?;
-        Ok(Some(base_offset))
+    ) -> Result<BTreeSet<Offset>, DiskError> {
+        let known = self.records.iter().map(|record| record.header.segment);
+        let lost: BTreeSet<Offset> = known
+            .filter(|base_offset| newest.is_none_or(|newest| *base_offset > newest))
+            .collect();
+        for base_offset in &lost {
+            let identity = identity(self.spec.topic_id, self.spec.id, *base_offset);
+            Active::create(
+                disk,
+                &self.spec.dir,
+                identity,
+                self.seal_bytes(),
+                self.shared.config.block_bytes,
+                0,
+            )?;
+        }
+        Ok(lost)
     }
 
     fn seal_bytes(&self) -> u64 {
@@ -257,7 +259,11 @@ impl Opening<'_> {
             let covered = active.index.covered().blocks;
             let rest = active.blocks().get(covered..).unwrap_or_default();
             let done = active.index.cover(rest, active.frame_bytes());
-            match done.and_then(|()| active.index.sync()) {
+            let named = || settle_names(disk, &active.file.path, &active.named);
+            match done
+                .and_then(|()| active.index.sync())
+                .and_then(|()| named())
+            {
                 Ok(()) if is_last => {
                     self.active = Some(active);
                     return Ok(());
@@ -295,7 +301,7 @@ impl Opening<'_> {
         if index == IndexState::Damaged {
             let index_path = index_path(&path);
             match replace_file(disk, &index_path, &identity.header()).on("write", &index_path) {
-                Ok(file) => open.index = file,
+                Ok(file) => (open.index, open.young) = (file, false),
                 // The first append makes it, once there is room.
                 Err(error) if error.is_full() || error.is_passing() => return Ok(()),
                 Err(error) => return Err(error),

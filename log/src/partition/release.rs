@@ -31,7 +31,13 @@ impl Partition {
             if count > 0 && count == state.sealed.len() && state.active.is_none() {
                 // LOG-12: the last file that tells the next offset goes only after another does.
                 match self.create_segment(state.log_end_offset, 0) {
-                    Ok(next) => state.active = Some(next),
+                    // Its name is durable before the others' are gone.
+                    Ok(next) => match self.shared.disk.sync_dir(&self.dir).on("sync", &self.dir) {
+                        Ok(()) => state.active = Some(next),
+                        Err(error) => {
+                            return Err(ReleaseError::Append(self.refuse(state, error)));
+                        }
+                    },
                     // Room is what a release makes: all but the last one go now, that one with the next call.
                     Err(error) if error.is_full() || error.is_passing() => count -= 1,
                     Err(error) => return Err(ReleaseError::Append(self.refuse(state, error))),

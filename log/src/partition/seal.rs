@@ -46,13 +46,7 @@ impl Partition {
             }
         }
         let disk = self.shared.disk.as_ref();
-        let prepared = Prepared::create(
-            disk,
-            &self.dir,
-            self.topic_id,
-            self.id,
-            self.segment_bytes(),
-        )?;
+        let prepared = Prepared::create(disk, &self.dir, self.segment_bytes())?;
         let mut state = self.state.lock();
         if state.stopped.is_none() {
             state.prepared = Some(prepared);

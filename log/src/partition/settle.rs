@@ -1,17 +1,22 @@
 //! Settling: everything appended so far is synced in its own segments, with its index entries.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use basalt_proto::Offset;
 
 use super::{Partition, State, Stopped};
 use crate::block::Block;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::{AppendError, DiskError, OnDisk};
 use crate::index::IndexFile;
-use crate::segment::sync_names;
+use crate::segment::{rename_index, settle_names};
 use crate::view::SegmentFile;
+
+/// From so many partitions on, whole file systems are synced instead of their files.
+const LEAST_TOGETHER: usize = 8;
+/// So many are held at a time.
+const MOST_TOGETHER: usize = 4096;
 
 /// What settling has to do, and how far it will have got.
 pub(crate) struct SettlePlan {
@@ -28,10 +33,9 @@ struct SettleSegment {
 }
 
 impl SettlePlan {
-    fn sync_segments(&self, disk: &dyn Disk, dir: &std::path::Path) -> Result<(), DiskError> {
+    fn sync_segments(&self) -> Result<(), DiskError> {
         for segment in &self.segments {
             segment.file.file.sync().on("sync", &segment.file.path)?;
-            sync_names(disk, dir, &segment.named)?;
         }
         Ok(())
     }
@@ -54,6 +58,33 @@ impl SettlePlan {
         }
         Ok(())
     }
+
+    /// Whether there is an index without its name.
+    fn is_young(&self) -> bool {
+        let mut named = self.segments.iter().map(|segment| &segment.named);
+        named.any(|named| !named.load(Ordering::Acquire))
+    }
+
+    fn rename_indexes(&self, disk: &dyn Disk) -> Result<(), DiskError> {
+        for segment in &self.segments {
+            rename_index(disk, &segment.file.path, &segment.named)?;
+        }
+        Ok(())
+    }
+
+    fn set_named(&self) {
+        for segment in &self.segments {
+            segment.named.store(true, Ordering::Release);
+        }
+    }
+
+    /// The entries are synced: only now may an index have its name.
+    fn settle_names(&self, disk: &dyn Disk) -> Result<(), DiskError> {
+        for segment in &self.segments {
+            settle_names(disk, &segment.file.path, &segment.named)?;
+        }
+        Ok(())
+    }
 }
 
 impl Partition {
@@ -70,7 +101,7 @@ impl Partition {
     }
 
     /// Settles what the write-ahead log knows of; whether its records are needed no more.
-    pub(crate) fn settle_for_checkpoint(&self) -> bool {
+    fn settle_for_checkpoint(&self) -> bool {
         let settled = self.sync_now().and_then(|()| {
             if self.is_unproven() {
                 self.finish_sealing()
@@ -80,6 +111,54 @@ impl Partition {
         });
         // Where the topic is gone its records are, too.
         settled.is_ok() || matches!(self.state.lock().stopped, Some(Stopped::Deleted))
+    }
+
+    /// Settles many partitions with a few syncs of the whole file system, by way of a file on it. Whether it went well: else
+    /// some may be settled, and nothing is known of the others.
+    fn settle_together(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
+        let _serial: Vec<_> = partitions
+            .iter()
+            .map(|partition| partition.disk_work.lock())
+            .collect();
+        let plan = |partition: &Arc<Self>| partition.plan_settle(&mut partition.state.lock());
+        let Ok(plans) = partitions.iter().map(plan).collect::<Result<Vec<_>, _>>() else {
+            return false;
+        };
+        let young = plans.iter().any(SettlePlan::is_young);
+        let settled = on_disk.sync_file_system().is_ok()
+            && plans.iter().all(|plan| plan.write_entries().is_ok())
+            && on_disk.sync_file_system().is_ok()
+            && plans.iter().all(|plan| {
+                plan.rename_indexes(partitions[0].shared.disk.as_ref())
+                    .is_ok()
+            })
+            && (!young || on_disk.sync_file_system().is_ok());
+        if settled {
+            for (partition, plan) in partitions.iter().zip(&plans) {
+                plan.set_named();
+                partition.dir_settled.store(true, Ordering::Release);
+                // It went well: no error can come back.
+                let _ = partition.finish_settling(plan, Ok(()));
+            }
+        }
+        settled
+    }
+
+    /// Settles what the write-ahead log knows of in these partitions; whether its records are needed no more. `on_disk` is a
+    /// file that was open before they were written.
+    pub(crate) fn settle_all(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
+        for some in partitions.chunks(MOST_TOGETHER) {
+            let together = some.len() >= LEAST_TOGETHER && Self::settle_together(some, on_disk);
+            // Each for itself also where it did not go well: whose files failed tells only their own sync.
+            if (!together || some.iter().any(|partition| partition.is_unproven()))
+                && !some
+                    .iter()
+                    .all(|partition| partition.settle_for_checkpoint())
+            {
+                return false;
+            }
+        }
+        true
     }
 
     /// Whether there is a full segment without an index: what of it is whole, only the write-ahead log can say until it is
@@ -93,9 +172,11 @@ impl Partition {
     pub(super) fn settle_locked(&self) -> Result<(), AppendError> {
         let plan = self.plan_settle(&mut self.state.lock())?;
         let settled = plan
-            .sync_segments(self.shared.disk.as_ref(), &self.dir)
+            .sync_segments()
             .and_then(|()| plan.write_entries())
-            .and_then(|()| plan.sync_indexes());
+            .and_then(|()| plan.sync_indexes())
+            .and_then(|()| plan.settle_names(self.shared.disk.as_ref()))
+            .and_then(|()| self.settle_dir());
         self.finish_settling(&plan, settled)
     }
 

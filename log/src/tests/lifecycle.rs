@@ -39,7 +39,7 @@ fn a_start_that_fails_never_costs_the_next_offset() {
                 for skip in 0..6 {
                     let disk = released().process_loss();
                     if !with_index {
-                        disk.delete(&files(&disk, ".idx").pop().unwrap());
+                        disk.delete(&files(&disk, ".new").pop().unwrap());
                     }
                     // Twice: at the start, and again at what makes up for it.
                     disk.fail(operation, "", skip, kind);

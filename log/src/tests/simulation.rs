@@ -250,18 +250,18 @@ impl History {
             .max(self.model.released);
         let visible = self.partition.bounds().high_watermark.0;
         for (offset, payload) in self.model.durable.range(start..) {
-            assert_eq!(
-                found.get(offset),
-                Some(payload),
-                "{when}: offset {offset} was acknowledged as durable"
+            assert!(
+                found.get(offset) == Some(payload),
+                "{when}: offset {offset} was acknowledged as durable; history: {:#?}",
+                self.trace
             );
         }
         for (offset, payload) in self.model.cached.range(start..) {
             if *offset < visible || when == "restart" {
-                assert_eq!(
-                    found.get(offset),
-                    Some(payload),
-                    "{when}: offset {offset} was acknowledged from the page cache"
+                assert!(
+                    found.get(offset) == Some(payload),
+                    "{when}: offset {offset} was acknowledged from the page cache; history: {:#?}",
+                    self.trace
                 );
             }
         }

@@ -98,6 +98,10 @@ pub(crate) struct WalFile {
 }
 
 impl WalFile {
+    pub(crate) fn file(&self) -> &dyn DiskFile {
+        self.file.as_ref()
+    }
+
     /// The partitions that must be synced in their segments before it may be used again.
     pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
         self.partitions.iter().filter_map(Weak::upgrade).collect()
