@@ -230,13 +230,7 @@ impl Log {
             opened.insert(topic.name().clone(), Arc::new(topic));
         }
         drop(replay);
-        let partitions = opened.values().flat_map(|topic| topic.used_partitions());
-        let unproven = partitions.filter(|partition| partition.is_unproven());
-        shared.wal.release_all(
-            &unproven
-                .map(|partition| Arc::downgrade(&partition))
-                .collect::<Vec<_>>(),
-        );
+        settle_recovered(&shared, opened.values())?;
         let log = Arc::new(Self {
             shared,
             topics: RwLock::new(opened),
@@ -555,6 +549,24 @@ fn open_catalogue(disk: &dyn Disk, data_dir: &Path) -> Result<(Journal, Replayed
         Ok(rewritten)
     })?;
     Ok((journal, state))
+}
+
+/// Makes what was recovered durable, and gives the write-ahead log free.
+fn settle_recovered<'a>(
+    shared: &Shared,
+    topics: impl Iterator<Item = &'a Arc<Topic>>,
+) -> Result<(), DiskError> {
+    let partitions: Vec<_> = topics.flat_map(|topic| topic.used_partitions()).collect();
+    let path = catalogue_path(&shared.config.data_dir);
+    let on_disk = shared.disk.open(&path).on("open", &path)?;
+    Partition::settle_recovered(&partitions, on_disk.as_ref())?;
+    let unproven: Vec<_> = partitions
+        .iter()
+        .filter(|partition| partition.is_unproven())
+        .map(Arc::downgrade)
+        .collect();
+    shared.wal.release_all(&unproven);
+    Ok(())
 }
 
 impl CatalogueTopic {

@@ -16,7 +16,8 @@
 //! refused to readers; the rest stays readable.
 //!
 //! - **LOG-7**: recovery removes no frame that was acknowledged at a level that survives what happened.
-//! - **LOG-8**: what recovery accepts is written to the disk anew and synced before anyone may read it.
+//! - **LOG-8**: what recovery accepts is written to the disk anew, and settled before anyone may read it: by the log, which
+//!   does it for all partitions together.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -366,7 +367,7 @@ fn recover_unsealed(
     let (map, publisher) = file.map(capacity, published).on("map", path)?;
     if !verdict.closed {
         // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
-        // page cache is written again, so that the sync below covers it whatever came before (LOG-8). What the index's
+        // page cache is written again, so that settling covers it whatever came before (LOG-8). What the index's
         // entries say was synced had its sync.
         let from = index.entries_synced.min(verdict.end);
         let tail = to_usize(from).on("map", path)?..published;
@@ -378,7 +379,6 @@ fn recover_unsealed(
         &verdict,
         segment.block_bytes,
     );
-    file.sync().on("sync", path)?;
     let index_path = if young {
         young_index_path(path)
     } else {
@@ -392,11 +392,10 @@ fn recover_unsealed(
         // What counts and has no entry yet is marked until it has; what was cut is vouched for no more.
         let boot = boot_field(&disk.boot_id());
         let header = identity.marked_header(verdict.end, end_offset, &boot);
-        let tidied = index_file
+        index_file
             .set_len(kept_index_bytes)
             .and_then(|()| index_file.write_at(&header, 0))
-            .and_then(|()| index_file.sync());
-        tidied.on("cut", &index_path)?;
+            .on("cut", &index_path)?;
         (index_file, IndexState::Usable)
     } else {
         // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
@@ -412,6 +411,7 @@ fn recover_unsealed(
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
+            unsettled: young || !verdict.closed || covered_position < verdict.end,
             covered: Covered {
                 // The last block may still grow.
                 blocks: covered_blocks.min(blocks.blocks().len().saturating_sub(1)),

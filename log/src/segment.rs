@@ -81,6 +81,8 @@ pub(crate) struct Recovered {
     pub(crate) index_bytes: u64,
     /// Whether it was never settled.
     pub(crate) young: bool,
+    /// Whether the log must settle it before anyone reads it.
+    pub(crate) unsettled: bool,
     pub(crate) covered: Covered,
     pub(crate) blocks: BlockBuilder,
     pub(crate) allocated_bytes: u64,
@@ -248,7 +250,7 @@ impl Active {
         })
     }
 
-    /// Goes on with a segment that recovery has read: all in it is on the disk.
+    /// Goes on with a segment that recovery has read. All in it counts as committed: the log settles it before it is used.
     pub(crate) fn from_recovered(recovered: Recovered, seal_bytes: u64) -> Self {
         let path = &recovered.file.path;
         let index = IndexFile::new(

@@ -176,7 +176,7 @@ pub(crate) fn run_commits(shared: &Shared) {
 /// Settles the partitions that full files of the write-ahead log know of, and gives the files free (LOG-14).
 pub(crate) fn checkpoint(shared: &Shared) {
     while let Some(file) = shared.wal.take_full() {
-        if !Partition::settle_all(&file.partitions(), file.file()) {
+        if !Partition::checkpoint(&file.partitions(), file.file()) {
             // A partition takes no more appends, or the disk is full: another checkpoint, or the next open, puts it right.
             shared.wal.keep(file);
             return;

@@ -9,9 +9,10 @@ use basalt_proto::{Offset, PartitionId, TopicName};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use super::settle::LEAST_TOGETHER;
 use super::{Partition, Progress, State, Unsealed};
 use crate::config::{TopicConfig, TopicDurability};
-use crate::disk::{Disk, replace_file};
+use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
 use crate::recovery::{
     Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, mark_damaged,
@@ -19,7 +20,7 @@ use crate::recovery::{
 };
 use crate::reserve;
 use crate::segment::{
-    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path, settle_names,
+    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path,
 };
 use crate::sync::Shared;
 use crate::topic::TopicId;
@@ -44,7 +45,19 @@ struct Opening<'a> {
     unsealed: Vec<Unsealed>,
     active: Option<Active>,
     log_end_offset: Offset,
+    /// Where what must be settled begins.
+    settled_offset: Option<Offset>,
     findings: Vec<Finding>,
+}
+
+/// Allocates room for the index entries that an active segment lacks; `false` when the disk is full.
+fn room_for_entries(active: &Active) -> Result<bool, DiskError> {
+    let lacking = active.blocks().len() - active.index.covered().blocks;
+    match active.index.make_room(lacking) {
+        Ok(()) => Ok(true),
+        Err(error) if error.is_full() => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 impl Partition {
@@ -74,34 +87,67 @@ impl Partition {
             unsealed: Vec::new(),
             active: None,
             log_end_offset: Offset::ZERO,
+            settled_offset: None,
             findings: Vec::new(),
         };
         opening.segments(disk)?;
         let reserved_offset = opening.reservation(disk)?;
-        // A rename that an earlier process saw fail may be in the page cache alone: what was read under the names is only
-        // relied on once the names are durable (LOG-8).
-        disk.sync_dir(&spec.dir).on("sync", &spec.dir)?;
         let Opening {
             sealed,
             unsealed,
             active,
             log_end_offset,
+            settled_offset,
             findings,
             ..
         } = opening;
-        let to_seal = !unsealed.is_empty();
         let state = State {
             sealed,
             unsealed,
             active,
+            settled_offset: settled_offset.unwrap_or(log_end_offset),
             ..State::new(log_end_offset, reserved_offset)
         };
         let partition = Self::assemble(spec, shared, state);
         partition.log_findings(&findings);
-        if to_seal {
-            partition.queue_disk_work(&mut partition.state.lock(), TopicDurability::Fsync);
-        }
         Ok(partition)
+    }
+
+    /// Makes everything durable that the recovery of these partitions relies on (LOG-8), by a file on their disk.
+    ///
+    /// # Errors
+    /// [`DiskError`]: none of them may be used.
+    pub(crate) fn settle_recovered(
+        partitions: &[Arc<Self>],
+        on_disk: &dyn DiskFile,
+    ) -> Result<(), DiskError> {
+        // A rename that an earlier process saw fail may be in the page cache alone: what was read under the names is only
+        // relied on once the names are durable.
+        if partitions.len() < LEAST_TOGETHER || on_disk.sync_file_system().is_err() {
+            for partition in partitions {
+                let disk = partition.shared.disk.as_ref();
+                disk.sync_dir(&partition.dir).on("sync", &partition.dir)?;
+            }
+        }
+        let unsettled = |partition: &&Arc<Self>| {
+            let state = partition.state.lock();
+            state.settled_offset < state.log_end_offset
+        };
+        let unsettled: Vec<_> = partitions.iter().filter(unsettled).cloned().collect();
+        if let Err(error) = Self::settle_all(&unsettled, on_disk) {
+            let path = unsettled
+                .first()
+                .map_or_else(PathBuf::new, |first| first.dir.clone());
+            let failed: std::io::Result<()> = Err(std::io::Error::other(error));
+            return failed.on("settle what was recovered in", &path);
+        }
+        for partition in partitions {
+            let mut state = partition.state.lock();
+            if !state.unsealed.is_empty() {
+                partition.queue_disk_work(&mut state, TopicDurability::Fsync);
+            }
+        }
+        Ok(())
     }
 
     fn assemble(spec: PartitionSpec, shared: &Arc<Shared>, state: State) -> Arc<Self> {
@@ -252,32 +298,24 @@ impl Opening<'_> {
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
-        let active = Active::from_recovered(open, seal_bytes);
-        if index == IndexState::Usable {
-            // Frames that the index does not cover must be covered before others follow, or the write-ahead log is written
-            // over: a crash would take them for torn.
-            let covered = active.index.covered().blocks;
-            let rest = active.blocks().get(covered..).unwrap_or_default();
-            let done = active.index.cover(rest, active.frame_bytes());
-            let named = || settle_names(disk, &active.file.path, &active.named);
-            match done
-                .and_then(|()| active.index.sync())
-                .and_then(|()| named())
-            {
-                Ok(()) if is_last => {
-                    self.active = Some(active);
-                    return Ok(());
-                }
-                Ok(()) => {}
-                // It is sealed instead, once there is room. Until then the write-ahead log keeps what it has.
-                Err(error) if error.is_full() => {}
-                Err(error) => return Err(error),
-            }
+        let unsettled = open.unsettled;
+        if unsettled {
+            let settled = self.settled_offset.unwrap_or(base_offset);
+            self.settled_offset = Some(settled.min(base_offset));
         }
+        let active = Active::from_recovered(open, seal_bytes);
+        // With no room for the entries it is sealed instead, once there is some; until then the write-ahead log keeps what it
+        // has.
+        let has_index = index == IndexState::Usable && room_for_entries(&active)?;
+        if has_index && is_last {
+            self.active = Some(active);
+            return Ok(());
+        }
+        let unsealed = Unsealed::of(&active);
         self.unsealed.push(Unsealed {
-            index: None,
-            settled: true,
-            ..Unsealed::of(&active)
+            index: unsealed.index.filter(|_| has_index),
+            settled: !unsettled,
+            ..unsealed
         });
         self.sealed.push(Arc::new(active.view(true)));
         Ok(())
@@ -349,7 +387,7 @@ impl Opening<'_> {
                 return;
             }
             self.unsealed.push(Unsealed {
-                settled: true,
+                settled: self.settled_offset.is_none(),
                 ..Unsealed::of(&active)
             });
             self.sealed.push(Arc::new(active.view(true)));

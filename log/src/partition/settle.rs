@@ -14,7 +14,7 @@ use crate::segment::{rename_index, settle_names};
 use crate::view::SegmentFile;
 
 /// From so many partitions on, whole file systems are synced instead of their files.
-const LEAST_TOGETHER: usize = 8;
+pub(super) const LEAST_TOGETHER: usize = 8;
 /// So many are held at a time.
 const MOST_TOGETHER: usize = 4096;
 
@@ -100,19 +100,6 @@ impl Partition {
         self.settle_locked()
     }
 
-    /// Settles what the write-ahead log knows of; whether its records are needed no more.
-    fn settle_for_checkpoint(&self) -> bool {
-        let settled = self.sync_now().and_then(|()| {
-            if self.is_unproven() {
-                self.finish_sealing()
-            } else {
-                Ok(())
-            }
-        });
-        // Where the topic is gone its records are, too.
-        settled.is_ok() || matches!(self.state.lock().stopped, Some(Stopped::Deleted))
-    }
-
     /// Settles many partitions with a few syncs of the whole file system, by way of a file on it. Whether it went well: else
     /// some may be settled, and nothing is known of the others.
     fn settle_together(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
@@ -144,21 +131,43 @@ impl Partition {
         settled
     }
 
-    /// Settles what the write-ahead log knows of in these partitions; whether its records are needed no more. `on_disk` is a
-    /// file that was open before they were written.
-    pub(crate) fn settle_all(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
+    /// Settles all of these partitions; `on_disk` is a file that was open before what is to be settled was written.
+    ///
+    /// # Errors
+    /// As [`Self::sync_now`], of the first that could not be settled.
+    pub(crate) fn settle_all(
+        partitions: &[Arc<Self>],
+        on_disk: &dyn DiskFile,
+    ) -> Result<(), AppendError> {
         for some in partitions.chunks(MOST_TOGETHER) {
-            let together = some.len() >= LEAST_TOGETHER && Self::settle_together(some, on_disk);
-            // Each for itself also where it did not go well: whose files failed tells only their own sync.
-            if (!together || some.iter().any(|partition| partition.is_unproven()))
-                && !some
-                    .iter()
-                    .all(|partition| partition.settle_for_checkpoint())
-            {
-                return false;
+            if some.len() < LEAST_TOGETHER || !Self::settle_together(some, on_disk) {
+                // Where it did not go well, whose files failed tells only their own sync.
+                some.iter().try_for_each(|partition| partition.sync_now())?;
             }
         }
-        true
+        Ok(())
+    }
+
+    /// Settles what the write-ahead log knows of in these partitions; whether its records are needed no more.
+    pub(crate) fn checkpoint(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
+        // Where the topic is gone its records are, too.
+        let is_deleted = |partition: &Arc<Self>| {
+            matches!(partition.state.lock().stopped, Some(Stopped::Deleted))
+        };
+        let there: Vec<_> = partitions
+            .iter()
+            .filter(|partition| !is_deleted(partition))
+            .cloned()
+            .collect();
+        let settled = Self::settle_all(&there, on_disk).is_ok();
+        there.iter().all(|partition| {
+            (settled || partition.sync_now().is_ok() || is_deleted(partition)) && partition.prove()
+        })
+    }
+
+    /// Seals full segments without an index, of which only the write-ahead log can say what is whole.
+    fn prove(&self) -> bool {
+        !self.is_unproven() || self.finish_sealing().is_ok()
     }
 
     /// Whether there is a full segment without an index: what of it is whole, only the write-ahead log can say until it is

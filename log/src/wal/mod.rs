@@ -61,6 +61,8 @@ const FILE_HEADER_BYTES: usize = 64;
 const MAX_FILE_BYTES: u64 = 16 << 20;
 /// The first file, so that a small disk holds it.
 const MIN_FILE_BYTES: u64 = 1 << 20;
+/// A file that knows of so many partitions is full: their files stay open until a checkpoint has synced them.
+const MOST_PARTITIONS: usize = 2048;
 /// What is larger is cheaper to sync in its segment than to write twice.
 const MAX_RECORD_BYTES: u64 = 256 << 10;
 
@@ -308,7 +310,9 @@ impl Wal {
     /// the disk is full, or checkpoints have not kept up.
     pub(crate) fn begin(&self, bytes: u64) -> Option<Group> {
         let mut state = self.state.lock();
-        let fits = |file: &WalFile| file.position + bytes <= file.capacity;
+        let fits = |file: &WalFile| {
+            file.position + bytes <= file.capacity && file.partitions.len() < MOST_PARTITIONS
+        };
         if !state.current.as_ref().is_some_and(fits) {
             let full = state.current.take();
             state.full.extend(full);
