@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
-use basalt_load::{LoadCommand, Mode, PlainLines, limits};
+use basalt_load::{LoadCommand, LoadError, Mode, PlainLines, limits};
 use clap::Parser;
 
 #[derive(Debug, Parser)]
@@ -39,6 +39,10 @@ fn main() -> ExitCode {
                 eprintln!("error: records are missing or wrong: see the counts above");
                 ExitCode::FAILURE
             }
+        }
+        Err(error @ LoadError::Args(_)) => {
+            fail(&error);
+            ExitCode::from(2)
         }
         Err(error) => fail(&error),
     }

@@ -181,13 +181,11 @@ impl Reader<'_> {
                 self.understand(now_ns)?;
             }
             let tally = self.tally();
-            if tally.seen > before.seen {
+            let frame_bytes = tally.frame_bytes - before.frame_bytes;
+            if frame_bytes > 0 {
                 heard_ns = now_ns;
                 self.consumed.ended_ns = now_ns;
-                self.of.counter.add(
-                    tally.seen - before.seen,
-                    tally.frame_bytes - before.frame_bytes,
-                );
+                self.of.counter.add(tally.seen - before.seen, frame_bytes);
             } else if self.of.shared.still_heard(heard_ns, now_ns, "").is_err() {
                 self.consumed.silent = true;
                 break;

@@ -42,4 +42,4 @@ pub use progress::{PlainLines, Progress, Standing};
 pub use report::{Line, Report, Run};
 pub use run::run;
 pub use stats::{Count, Latencies, LatencySummary};
-pub use verify::{Tally, Verify};
+pub use verify::Verify;

@@ -54,17 +54,6 @@ impl PayloadSize {
             Self::Zipf { high } => whole(f64::from(high).powf(random())).clamp(1, high),
         }
     }
-
-    /// The smallest size it can give.
-    #[must_use]
-    pub const fn smallest(&self) -> u32 {
-        match *self {
-            Self::Fixed(bytes) => bytes,
-            Self::Uniform { low, .. } => low,
-            Self::LogNormal { .. } => 0,
-            Self::Zipf { .. } => 1,
-        }
-    }
 }
 
 #[expect(

@@ -25,6 +25,8 @@ pub struct Standing {
 pub trait Progress {
     /// Shows where the run is.
     fn update(&mut self, standing: &Standing);
+    /// Says what comes next, or what has just ended, in a line.
+    fn say(&mut self, line: &str);
     /// Removes what would be in the way of other output.
     fn clear(&mut self);
 }
@@ -59,6 +61,10 @@ impl Progress for PlainLines {
             standing.consumed.records,
             rate(standing.consumed, consumed),
         );
+    }
+
+    fn say(&mut self, line: &str) {
+        eprintln!("{line}");
     }
 
     fn clear(&mut self) {

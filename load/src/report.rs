@@ -118,8 +118,8 @@ pub struct Line {
     /// What was reached, as parts of the limits.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub ratios: BTreeMap<&'static str, f64>,
-    #[serde(skip)]
-    silent: bool,
+    /// The server sent nothing more, although not all had come.
+    pub silent: bool,
 }
 
 /// One of several runs.

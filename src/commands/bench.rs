@@ -77,6 +77,10 @@ impl basalt_load::Progress for Shown {
         };
     }
 
+    fn say(&mut self, line: &str) {
+        eprintln!("{line}");
+    }
+
     fn clear(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.clear();

@@ -14,6 +14,7 @@ struct Silence;
 
 impl Progress for Silence {
     fn update(&mut self, _: &Standing) {}
+    fn say(&mut self, _: &str) {}
     fn clear(&mut self) {}
 }
 
