@@ -23,8 +23,8 @@ use crate::shared::{SentAt, Shared};
 use crate::stats::{Counter, Latencies};
 use crate::verify::{Run, Tally, Verifier, Verify};
 
-/// Bytes asked of the socket at once. Larger ones leave the second-level cache between the kernel's copy and the check.
-const RECEIVE_BYTES: usize = 512 << 10;
+/// Bytes asked of the socket at once: as many as a second-level cache holds, between the copy of the kernel and the check.
+const RECEIVE_BYTES: usize = 1 << 20;
 /// A fetch at the tail is answered at least as often, so that a reader sees when the end was decided.
 const FETCH_WAIT_MS: u32 = 500;
 /// No answer is larger than the largest fetch, whose frames may be 50 MiB each.

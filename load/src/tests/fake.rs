@@ -35,9 +35,12 @@ pub(super) enum Fault {
     Refuse,
     /// It is stored, and no reader is ever sent it.
     Withhold,
+    /// The server does nothing for [`STALL`] before it stores it. No record is lost.
+    Stall,
 }
 
 pub(super) const WRONG: u64 = 70;
+pub(super) const STALL: Duration = Duration::from_millis(300);
 
 #[derive(Debug, Default)]
 struct Partition {
@@ -67,7 +70,7 @@ impl Partition {
                 self.store(frame);
                 frame = before;
             }
-            Fault::None | Fault::Refuse | Fault::Withhold => {}
+            Fault::None | Fault::Refuse | Fault::Withhold | Fault::Stall => {}
         }
         self.store(frame);
     }
@@ -294,11 +297,17 @@ impl FakeServer {
     fn answer(&self, id: u32, request: Request<'_>, out: &mut Vec<u8>) {
         match request {
             Request::Produce(request) => {
+                let count = FrameWalk::new(request.frames, FrameLimits::default()).count() as u64;
+                let stalls = self.with(&request.topic, request.partition, |partition| {
+                    (partition.received..partition.received + count).contains(&WRONG)
+                });
+                if stalls && self.fault == Fault::Stall {
+                    thread::sleep(STALL);
+                }
                 let mut answer = Vec::new();
                 self.with(&request.topic, request.partition, |partition| {
                     let frames = || FrameWalk::new(request.frames, FrameLimits::default());
                     let (received, base) = (partition.received, partition.next_offset);
-                    let count = frames().count() as u64;
                     if self.fault == Fault::Refuse && (received..received + count).contains(&WRONG)
                     {
                         partition.received += count;

@@ -8,7 +8,7 @@ use crate::args::tests::plan;
 use crate::error::LoadError;
 use crate::progress::{Progress, Standing};
 use crate::report::Report;
-use fake::{FakeServer, Fault};
+use fake::{FakeServer, Fault, STALL};
 
 struct Silence;
 
@@ -260,6 +260,29 @@ fn time_bounds_a_run_and_the_warm_up_is_left_out() {
         load(&server, "produce --records 10 --warmup 5"),
         Err(LoadError::WithinWarmup)
     ));
+}
+
+/// LOAD-1: a server that stalls is charged for every record that was due meanwhile, not for the one it had.
+#[test]
+fn an_open_loop_does_not_omit_the_records_that_had_to_wait() {
+    let half_us = STALL.as_secs_f64() * 1e6 / 2.0;
+    for mode in ["produce", "e2e"] {
+        let server = FakeServer::start(Fault::Stall);
+        let arguments = "--records 600 --rate 2000 --pipeline 1 --verify headers";
+        let report = load(&server, &format!("{mode} {arguments}")).unwrap();
+        assert!(report.is_complete(), "a stall is no fault");
+        let line = &report.line;
+        assert!(
+            line.max_us.unwrap() > half_us && line.p50_us.unwrap() > half_us / 3.0,
+            "{}",
+            report.to_json().unwrap()
+        );
+    }
+    // The same stall in a closed loop is met by what was in flight, and by nothing else.
+    let server = FakeServer::start(Fault::Stall);
+    let report = load(&server, "produce --records 600 --batch 10 --pipeline 1").unwrap();
+    let line = &report.line;
+    assert!(line.max_us.unwrap() > half_us && line.p90_us.unwrap() < half_us / 3.0);
 }
 
 #[test]
