@@ -35,6 +35,8 @@ pub(super) enum Fault {
     Refuse,
     /// It is stored, and no reader is ever sent it.
     Withhold,
+    /// It is stored where it belongs, and acknowledged one further on.
+    Misplace,
     /// The server does nothing for [`STALL`] before it stores it. No record is lost.
     Stall,
 }
@@ -70,7 +72,7 @@ impl Partition {
                 self.store(frame);
                 frame = before;
             }
-            Fault::None | Fault::Refuse | Fault::Withhold | Fault::Stall => {}
+            Fault::None | Fault::Refuse | Fault::Withhold | Fault::Misplace | Fault::Stall => {}
         }
         self.store(frame);
     }
@@ -244,7 +246,8 @@ impl FakeServer {
                         retry_after_ms: 1,
                     };
                 }
-                let offset = stored.next_offset;
+                let misplaced = self.fault == Fault::Misplace && stored.received == WRONG;
+                let offset = stored.next_offset + u64::from(misplaced);
                 stored.append(&frame, self.fault);
                 Ack::Stored(Offset(offset))
             });
@@ -298,18 +301,18 @@ impl FakeServer {
         match request {
             Request::Produce(request) => {
                 let count = FrameWalk::new(request.frames, FrameLimits::default()).count() as u64;
-                let stalls = self.with(&request.topic, request.partition, |partition| {
+                let wrong = self.with(&request.topic, request.partition, |partition| {
                     (partition.received..partition.received + count).contains(&WRONG)
                 });
-                if stalls && self.fault == Fault::Stall {
+                if wrong && self.fault == Fault::Stall {
                     thread::sleep(STALL);
                 }
+                let misplaced = u64::from(wrong && self.fault == Fault::Misplace);
                 let mut answer = Vec::new();
                 self.with(&request.topic, request.partition, |partition| {
                     let frames = || FrameWalk::new(request.frames, FrameLimits::default());
-                    let (received, base) = (partition.received, partition.next_offset);
-                    if self.fault == Fault::Refuse && (received..received + count).contains(&WRONG)
-                    {
+                    let base = partition.next_offset + misplaced;
+                    if wrong && self.fault == Fault::Refuse {
                         partition.received += count;
                         return encode_error(
                             id,

@@ -177,6 +177,7 @@ fn a_server_that_does_wrong_never_passes() {
         Fault::Swap,
         Fault::Refuse,
         Fault::Withhold,
+        Fault::Misplace,
     ];
     for fault in faults {
         for mode in ["produce", "consume", "both", "e2e"] {
@@ -193,7 +194,11 @@ fn a_server_that_does_wrong_never_passes() {
                             "{fault:?} {mode} {protocol}: {}",
                             report.to_json().unwrap()
                         );
-                        let found = line.missing + line.doubled + line.changed + line.reordered;
+                        let found = line.missing
+                            + line.doubled
+                            + line.changed
+                            + line.reordered
+                            + line.misplaced;
                         let short = line.expected - line.verified.min(line.expected);
                         assert!(found + short + line.server_errors.len() as u64 > 0);
                     }
