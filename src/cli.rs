@@ -4,6 +4,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
 use basalt_client::{ClientError, ErrorKind, SendError};
+use basalt_load::LoadError;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
@@ -125,8 +126,12 @@ fn report(error: &anyhow::Error) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "{text}");
     let usage = error
         .chain()
-        .filter_map(|cause| cause.downcast_ref::<ConfigError>())
-        .any(ConfigError::is_usage);
+        .any(|cause| match cause.downcast_ref::<LoadError>() {
+            Some(error) => matches!(error, LoadError::Args(_)),
+            None => cause
+                .downcast_ref::<ConfigError>()
+                .is_some_and(ConfigError::is_usage),
+        });
     ExitCode::from(if usage { 2 } else { 1 })
 }
 
@@ -137,6 +142,7 @@ fn refusal(error: &anyhow::Error) -> Option<ErrorKind> {
             .downcast_ref::<ClientError>()
             .and_then(ClientError::kind);
         call.or_else(|| cause.downcast_ref::<SendError>().and_then(SendError::kind))
+            .or_else(|| cause.downcast_ref::<LoadError>().and_then(LoadError::kind))
     })
 }
 

@@ -8,6 +8,7 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("basalt-proto", &[]),
     ("basalt-log", &["basalt-proto"]),
     ("basalt-client", &["basalt-proto"]),
+    ("basalt-load", &["basalt-proto"]),
     ("basalt-columnar", &["basalt-log", "basalt-proto"]),
     (
         "basalt-query",
@@ -23,6 +24,7 @@ const GRAPH: &[(&str, &[&str])] = &[
             "basalt-client",
             "basalt-columnar",
             "basalt-ingest",
+            "basalt-load",
             "basalt-log",
             "basalt-proto",
             "basalt-query",
