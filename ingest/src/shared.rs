@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::buffers::Buffers;
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
 use crate::verify::Verifier;
@@ -23,6 +24,7 @@ pub(crate) struct Shared {
     pub(crate) log: Arc<TieredLog>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) large_frames: MemoryBudget,
+    pub(crate) buffers: Buffers,
     pub(crate) verifier: Verifier,
     pub(crate) commits: Arc<CommitWaits>,
     pub(crate) silent: Arc<SilentPeers>,
@@ -35,6 +37,7 @@ impl Shared {
     pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
+            buffers: Buffers::new(),
             verifier: Verifier::new(),
             commits: Arc::default(),
             config,
