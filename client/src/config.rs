@@ -94,6 +94,10 @@ pub struct ProducerConfig {
     pub ack: AckLevel,
     /// What to do when the queue is full. Default: wait.
     pub when_full: WhenFull,
+    /// What the server does with a batch that would have to wait there, for memory or for the disk: `None` lets it wait,
+    /// else it is refused once that would take longer, with [`crate::SendError::Refused`], kind busy and when to try again.
+    /// Whole milliseconds. Default: wait.
+    pub max_queue_wait: Option<Duration>,
     /// Bytes of frames that are held, from `send` to the outcome. Also the largest record. Default 64 MiB.
     pub queue_bytes: u32,
     /// Send batches again whose connection was lost before the answer. They may then be stored twice (at least once).
@@ -109,6 +113,7 @@ impl Default for ProducerConfig {
             max_in_flight: 8,
             ack: AckLevel::TopicDefault,
             when_full: WhenFull::Wait,
+            max_queue_wait: None,
             queue_bytes: 64 << 20,
             retry_lost: false,
         }

@@ -31,11 +31,6 @@ impl Alarm {
             }
         }
     }
-
-    /// Forgets the timer.
-    pub(crate) fn stop(&mut self) {
-        self.sleep = None;
-    }
 }
 
 #[cfg(test)]

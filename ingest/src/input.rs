@@ -2,8 +2,9 @@
 //!
 //! It knows lengths and deadlines, not formats: its user says how many bytes the item at the front needs.
 //!
-//! ING-2: capacity is at most twice what arrived or one read's worth, whatever length a peer claims; and what is beyond
-//! [`LARGE_ITEM_BYTES`] is given back with the item it was for, before its share of the memory of all is.
+//! ING-2: capacity is at most twice what arrived or one read's worth, whatever length a peer claims, and while little is
+//! there no more than that; what is beyond [`LARGE_ITEM_BYTES`] is given back with the item it was for, before its share
+//! of the memory of all is.
 //! ING-4: an item once begun has a deadline, renewed with each [`RENEWAL_BYTES`] of it; between items there is none.
 //!
 //! A peer that never pauses does not keep the thread: between two reads neither of which had to wait, others run.
@@ -18,20 +19,16 @@ use tokio::time::{Instant, timeout};
 
 use crate::ShutdownSignal;
 use crate::alarm::Alarm;
+use crate::buffers::{Buffers, MAX_KEPT_BYTES, READ_BYTES};
 use crate::error::{ConnectionError, Refusal};
 use crate::shared::Shared;
 
-/// How much is taken from a socket before what came is worked on, unless the item at the front is longer: then up to its
-/// end. What is read is walked and copied next, so it should still be in the processor's cache by then.
-const READ_BYTES: usize = 256 << 10;
-/// The least that room is made for. A buffer that is no larger is kept however long nothing comes.
-const MIN_GROWTH_BYTES: usize = 16 << 10;
+/// So much of an item may be kept in a buffer of its own while the rest is waited for.
+const SMALL_BYTES: usize = 16 << 10;
 /// Each so many bytes of one item renew its deadline: a slow link may send a large frame, a trickle may not.
 const RENEWAL_BYTES: usize = 1 << 20;
 /// Items beyond this draw on the memory that all connections share; a buffer of so much is kept for the next item.
-pub(crate) const LARGE_ITEM_BYTES: usize = 1 << 20;
-/// A buffer of more than [`MIN_GROWTH_BYTES`] is given back after so long without a byte.
-const IDLE_SHRINK: Duration = Duration::from_secs(2);
+pub(crate) const LARGE_ITEM_BYTES: usize = MAX_KEPT_BYTES;
 
 /// What waiting for input came to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,16 +41,18 @@ pub(crate) enum Filled {
     Stopping,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Input {
     bytes: Vec<u8>,
     start: usize,
     /// When the item at the front must have come further, and how far.
     deadline: Option<(Instant, usize)>,
     large: Option<OwnedSemaphorePermit>,
+    /// How long a large item waits for its share of memory, if the configuration does not say less.
+    pub(crate) max_share_wait: Duration,
     /// Whether the last bytes were there without waiting.
     unwaited: bool,
-    /// For the deadline, and for giving the buffer back.
+    /// For the deadline.
     alarm: Alarm,
 }
 
@@ -66,6 +65,7 @@ impl Input {
             start,
             deadline: None,
             large: None,
+            max_share_wait: Duration::MAX,
             unwaited: false,
             alarm: Alarm::default(),
         }
@@ -110,6 +110,7 @@ impl Input {
         self.reserve_share(needed_bytes, shared).await?;
         let mut waited = false;
         loop {
+            self.take_buffer(&shared.buffers);
             match self.take_available(stream, needed_bytes)? {
                 Taken::Some => {
                     self.unwaited = !waited;
@@ -124,6 +125,7 @@ impl Input {
                 }
                 Taken::None => {}
             }
+            self.give_buffer(&shared.buffers);
             tokio::select! {
                 biased;
                 readable = self.readable(stream, needed_bytes, shared.config.frame_timeout) => readable?,
@@ -131,6 +133,32 @@ impl Input {
             }
             waited = true;
         }
+    }
+
+    /// Drops the next `count` bytes as they come, whatever they are; [`Filled::More`] when that is done.
+    ///
+    /// # Errors
+    /// As [`Self::fill`], but never `Refused`.
+    pub(crate) async fn discard(
+        &mut self,
+        stream: &TcpStream,
+        mut count: usize,
+        shared: &Shared,
+        shutdown: &ShutdownSignal,
+    ) -> Result<Filled, ConnectionError> {
+        while count > 0 {
+            // In pieces, each of which has a deadline as an item has.
+            let piece = count.min(READ_BYTES);
+            while self.unread().len() < piece {
+                match self.fill(stream, piece, shared, shutdown).await? {
+                    Filled::More => {}
+                    ended => return Ok(ended),
+                }
+            }
+            self.consume(piece);
+            count -= piece;
+        }
+        Ok(Filled::More)
     }
 
     async fn reserve_share(
@@ -141,7 +169,7 @@ impl Input {
         if needed_bytes <= LARGE_ITEM_BYTES || self.large.is_some() {
             return Ok(());
         }
-        let limit = shared.config.frame_timeout;
+        let limit = shared.config.frame_timeout.min(self.max_share_wait);
         let share = timeout(limit, shared.large_frames.take(needed_bytes)).await;
         let Ok(Some(permit)) = share else {
             let message = format!(
@@ -165,7 +193,7 @@ impl Input {
                     break;
                 }
                 // Doubling keeps the copying linear; exact, so that the last step does not overshoot a large frame.
-                let grown = (self.bytes.len() * 2).max(MIN_GROWTH_BYTES).min(target);
+                let grown = (self.bytes.len() * 2).min(target);
                 self.bytes.reserve_exact(grown - self.bytes.len());
             }
             let room = (self.bytes.capacity() - self.bytes.len()).min(target - self.unread().len());
@@ -196,6 +224,25 @@ impl Input {
         }
     }
 
+    /// Makes sure that there is room for a read's worth.
+    fn take_buffer(&mut self, buffers: &Buffers) {
+        if self.bytes.capacity() < READ_BYTES {
+            let mut buffer = buffers.take();
+            buffer.extend_from_slice(self.unread());
+            self.bytes = buffer;
+            self.start = 0;
+        }
+    }
+
+    /// Leaves the buffer to others, unless there is much in it.
+    fn give_buffer(&mut self, buffers: &Buffers) {
+        if self.unread().len() <= SMALL_BYTES && self.bytes.capacity() >= READ_BYTES {
+            let rest = self.unread().to_vec();
+            buffers.give(std::mem::replace(&mut self.bytes, rest));
+            self.start = 0;
+        }
+    }
+
     fn move_to_front(&mut self) {
         self.bytes.drain(..self.start);
         self.start = 0;
@@ -219,16 +266,6 @@ impl Input {
                 }),
             };
         }
-        if self.bytes.capacity() > MIN_GROWTH_BYTES {
-            tokio::select! {
-                biased;
-                ready = stream.readable() => return Ok(ready?),
-                () = self.alarm.at(Instant::now() + IDLE_SHRINK) => {}
-            }
-            self.bytes = Vec::new();
-            self.start = 0;
-        }
-        self.alarm.stop();
         Ok(stream.readable().await?)
     }
 
@@ -273,7 +310,7 @@ mod tests {
             peer.write_all(next).await.unwrap();
             peer
         });
-        let mut input = Input::default();
+        let mut input = Input::new(Vec::new(), 0);
         let fill_to = async |input: &mut Input, needed_bytes| {
             while input.unread().len() < needed_bytes {
                 let signal = shutdown.signal();
@@ -293,6 +330,31 @@ mod tests {
         fill_to(&mut input, next.len()).await;
         assert_eq!(input.unread(), next);
         drop(sending.await.unwrap());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn connection_that_waits_keeps_what_came_and_no_buffer() {
+        let (_dir, shared) = shared(|_| {}).await;
+        let (mut peer, stream) = stream_pair().await;
+        let shutdown = ShutdownTrigger::new();
+        let signal = shutdown.signal();
+        let mut input = Input::new(b"opening+".to_vec(), 7);
+        let waits = async |input: &mut Input| {
+            let filling = Box::pin(input.fill(&stream, 4, &shared, &signal));
+            assert!(timeout(Duration::from_millis(1), filling).await.is_err());
+            assert!(input.bytes.capacity() <= SMALL_BYTES);
+        };
+        waits(&mut input).await;
+        peer.write_all(b"12").await.unwrap();
+        let filled = patient(input.fill(&stream, 4, &shared, &signal)).await;
+        assert_eq!(filled.unwrap(), Filled::More);
+        assert_eq!(input.unread(), b"+12");
+        assert!(input.bytes.capacity() >= READ_BYTES);
+        waits(&mut input).await;
+        assert_eq!(input.unread(), b"+12");
+        input.consume(3);
+        waits(&mut input).await;
+        assert_eq!(input.bytes.capacity(), 0);
     }
 
     #[test]

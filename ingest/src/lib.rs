@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod alarm;
+mod buffers;
 mod commit;
 mod commit_wait;
 mod config;

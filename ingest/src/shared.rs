@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
 
+use crate::buffers::Buffers;
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
 use crate::read_ahead::ReadAhead;
@@ -24,6 +25,7 @@ pub(crate) struct Shared {
     pub(crate) log: Arc<TieredLog>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) large_frames: MemoryBudget,
+    pub(crate) buffers: Buffers,
     pub(crate) verifier: Verifier,
     pub(crate) commits: Arc<CommitWaits>,
     pub(crate) read_ahead: Arc<ReadAhead>,
@@ -38,6 +40,7 @@ impl Shared {
         let counters = Arc::default();
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
+            buffers: Buffers::new(),
             verifier: Verifier::new(),
             commits: Arc::default(),
             read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),

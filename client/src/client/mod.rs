@@ -156,7 +156,8 @@ const fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Committed { .. }
         | Request::AlterTopic { .. }
         | Request::Groups { .. }
-        | Request::Ping => true,
+        | Request::Ping
+        | Request::Options { .. } => true,
         Request::Produce(_)
         | Request::CreateTopic { .. }
         | Request::DeleteTopic { .. }

@@ -5,7 +5,9 @@ use std::future::pending;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use basalt_proto::session::{AckLevel, ProduceResponse, Request, ResponseBody as _};
+use basalt_proto::session::{
+    AckLevel, NO_MAX_QUEUE_WAIT, ProduceResponse, Request, ResponseBody as _,
+};
 use futures::StreamExt as _;
 use futures::future::BoxFuture;
 use futures::stream::FuturesUnordered;
@@ -13,7 +15,7 @@ use tokio::time::Sleep;
 
 use super::queue::{Outcome, Queue, SealedBatch, Work};
 use crate::client::reconnect;
-use crate::config::ClientConfig;
+use crate::config::{ClientConfig, ProducerConfig};
 use crate::connection::{Connection, Response, within};
 use crate::error::{ClientError, ConnectionLost, SendError};
 
@@ -163,9 +165,23 @@ impl Task {
         if let Some(connection) = &self.connection {
             return Ok(Arc::clone(connection));
         }
-        let connection = Arc::new(reconnect(&self.client, &mut self.failure_count).await?);
-        self.connection = Some(Arc::clone(&connection));
-        Ok(connection)
+        loop {
+            let connection = Arc::new(reconnect(&self.client, &mut self.failure_count).await?);
+            match set_options(&self.client, self.queue.config, &connection).await {
+                Ok(()) => {
+                    self.connection = Some(Arc::clone(&connection));
+                    return Ok(connection);
+                }
+                Err(ClientError::OutcomeUnknown { source }) => {
+                    self.failure_count = self.failure_count.saturating_add(1);
+                    match self.client.reconnect.wait_after(self.failure_count) {
+                        Some(wait) => tokio::time::sleep(wait).await,
+                        None => return Err(SendError::NotSent { source }),
+                    }
+                }
+                Err(error) => return Err(failed(error)),
+            }
+        }
     }
 
     async fn settle(&mut self, sequence: u64, answer: Result<Answer, ConnectionLost>) {
@@ -248,6 +264,25 @@ impl Task {
     }
 }
 
+/// Tells the server of a new connection what it does not do by itself. Answered before anything else is asked, since
+/// batches choose their own correlation ids.
+async fn set_options(
+    client: &ClientConfig,
+    producer: ProducerConfig,
+    connection: &Connection,
+) -> Result<(), ClientError> {
+    let Some(wait) = producer.max_queue_wait else {
+        return Ok(());
+    };
+    let options = Request::Options {
+        max_queue_wait_ms: u32::try_from(wait.as_millis()).unwrap_or(NO_MAX_QUEUE_WAIT),
+    };
+    let lost = |source| ClientError::OutcomeUnknown { source };
+    let pending = connection.start(&options).map_err(lost)?;
+    let answer = within(Some(client.request_timeout), connection, pending).await;
+    answer.map_err(lost)?.into_body().map(drop)
+}
+
 fn outcome(answer: Answer) -> Outcome {
     let Answer::Response(response) = answer else {
         return Ok(None);
@@ -283,7 +318,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::config::ProducerConfig;
 
     /// The loss may be seen before an answer that came before it, so the task must look for such answers.
     #[tokio::test]

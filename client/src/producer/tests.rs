@@ -555,3 +555,35 @@ async fn dropping_lets_what_was_sent_finish() {
     assert_eq!(soon(delivery).await.unwrap(), Some(Offset(5)));
     assert!(peer.receive_or_end().await.is_none());
 }
+
+#[tokio::test]
+async fn queue_wait_is_told_to_each_connection_before_anything_is_sent() {
+    let server = TestServer::start().await;
+    let config = ProducerConfig {
+        max_queue_wait: Some(Duration::from_millis(250)),
+        ..one_by_one()
+    };
+    let producer = producer(&server, config);
+    let delivery = send(&producer, "a").await;
+    let options = Request::Options {
+        max_queue_wait_ms: 250,
+    };
+    // A connection that is lost before it has answered is made anew, and told anew.
+    let mut first = server.accept().await;
+    assert_eq!(first.receive().await.request(), options);
+    drop(first);
+    let mut peer = server.accept().await;
+    let told = peer.receive().await;
+    assert_eq!(told.request(), options);
+    peer.reply(told.id, &EmptyResponse).await;
+    let busy = peer.receive().await;
+    let refusal = ErrorResponse {
+        retry_after_ms: 40,
+        ..ErrorResponse::new(ErrorKind::Busy, "the disk is slow")
+    };
+    peer.refuse(busy.id, &refusal).await;
+    match soon(delivery).await {
+        Err(SendError::Refused { response }) => assert_eq!(response, refusal),
+        other => panic!("{other:?}"),
+    }
+}

@@ -106,15 +106,15 @@ fn respond(
     }
 }
 
-/// The future that answers a request which is neither produce nor fetch.
+/// The future that answers a request which is neither produce nor fetch nor options.
 pub(super) fn answer<'a>(
     shared: &'a Shared,
     id: u32,
     request: Request<'_>,
 ) -> BoxFuture<'a, Answer> {
     match request {
-        // Both are served before they get here.
-        Request::Produce(_) | Request::Fetch(_) => {
+        // They are served before they get here.
+        Request::Produce(_) | Request::Fetch(_) | Request::Options { .. } => {
             let refusal = Refusal::new(ErrorKind::Internal, "the request came to the wrong place");
             std::future::ready(Answer::refused(id, &refusal)).boxed()
         }

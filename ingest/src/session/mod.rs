@@ -22,8 +22,9 @@ use basalt_columnar::TieredPartition;
 use basalt_log::FrameSlice;
 use basalt_proto::ErrorKind;
 use basalt_proto::session::{
-    AckLevel, ErrorResponse, ProduceRequest, REQUEST_HEADER_BYTES, Request, RequestHeader,
-    ResponseBody, SESSION_REFUSED, SESSION_VERSION, SessionError, encode_error, encode_response,
+    AckLevel, EmptyResponse, ErrorResponse, NO_MAX_QUEUE_WAIT, ProduceRequest,
+    REQUEST_HEADER_BYTES, Request, RequestHeader, ResponseBody, SESSION_REFUSED, SESSION_VERSION,
+    SessionError, encode_error, encode_response,
 };
 use futures::FutureExt;
 use futures::future::BoxFuture;
@@ -186,6 +187,7 @@ impl<'a> Reader<'a> {
                     let taken = self.take(header.correlation_id, request, bytes).await;
                     Counters::increment(&shared.counters.requests);
                     input.consume(bytes);
+                    input.max_share_wait = self.max_queue_wait.unwrap_or(Duration::MAX);
                     if taken.is_none() {
                         return Ok(());
                     }
@@ -200,15 +202,49 @@ impl<'a> Reader<'a> {
             if self.flush().await.is_none() {
                 return Ok(());
             }
-            match input.fill(stream, needed_bytes, shared, shutdown).await {
-                Ok(Filled::More) => {}
-                Ok(Filled::Eof | Filled::Stopping) => return Ok(()),
+            let filled = match input.fill(stream, needed_bytes, shared, shutdown).await {
                 Err(ConnectionError::Refused(refusal)) => {
-                    return Err(self.refuse(front_id(input), refusal));
+                    self.pass_over(input, needed_bytes, refusal).await?
                 }
-                Err(error) => return Err(error),
+                filled => filled?,
+            };
+            if filled != Filled::More {
+                return Ok(());
             }
         }
+    }
+
+    /// Refuses the request at the front, for which there is no memory, and drops it as it comes: whoever asked not to wait
+    /// goes on with the next one. For all others it is the end: they have waited long.
+    ///
+    /// # Errors
+    /// The refusal, when the connection ends with it, and those of [`Input::fill`].
+    async fn pass_over(
+        &mut self,
+        input: &mut Input,
+        bytes: usize,
+        refusal: Refusal,
+    ) -> Result<Filled, ConnectionError> {
+        let Connection {
+            stream,
+            shared,
+            shutdown,
+            ..
+        } = self.connection;
+        let id = front_id(input);
+        // Of a produce request all but its frames is enough to go by.
+        let ack = match front(input, shared.config.max_request_bytes) {
+            Front::Part { .. } if self.max_queue_wait.is_some() => front_ack(input),
+            _ => None,
+        };
+        match ack {
+            None => return Err(self.refuse(id, refusal)),
+            Some(AckLevel::None) => shared.counters.refuse(refusal.kind, 1),
+            Some(_) => self.put_refusal(id, &refusal),
+        }
+        // An answering half that has ended says why itself, and this one ends with it.
+        let _ = self.flush().await;
+        input.discard(stream, bytes, shared, shutdown).await
     }
 
     /// Does what is asked, or has it done. `None` when the server stops or nobody answers any more.
@@ -220,6 +256,11 @@ impl<'a> Reader<'a> {
     ) -> Option<()> {
         match request {
             Ok(Request::Produce(request)) => self.produce(id, request).await?,
+            Ok(Request::Options { max_queue_wait_ms }) => {
+                self.max_queue_wait = (max_queue_wait_ms != NO_MAX_QUEUE_WAIT)
+                    .then(|| Duration::from_millis(u64::from(max_queue_wait_ms)));
+                encode_response(id, &EmptyResponse, self.ready.out());
+            }
             Err(error) => {
                 let refusal = Refusal::new(error.kind(), error.to_string());
                 self.put_refusal(id, &refusal);
@@ -299,13 +340,19 @@ impl<'a> Reader<'a> {
         let Some(limit) = self.max_queue_wait else {
             return self.place(0).await.map(Ok);
         };
+        let free = self.places.available_permits() > 0;
         let began = Instant::now();
         let Ok(place) = timeout(limit, self.place(0)).await else {
             return Some(Err(Refusal::queue_wait(limit, began.elapsed())));
         };
         let place = place?;
         // What came first among those that wait shows how long it takes now: to wait behind it takes longer.
-        let waited = began.elapsed() + self.connection.shared.commits.oldest(partition);
+        let for_place = if free {
+            Duration::ZERO
+        } else {
+            began.elapsed()
+        };
+        let waited = for_place + self.connection.shared.commits.oldest(partition);
         if waited > limit {
             return Some(Err(Refusal::queue_wait(limit, waited)));
         }
@@ -435,6 +482,16 @@ fn front(input: &Input, max_request_bytes: u32) -> Front {
 fn front_id(input: &Input) -> u32 {
     let id = input.unread().get(5..).and_then(|rest| rest.first_chunk());
     id.map_or(0, |id| u32::from_be_bytes(*id))
+}
+
+/// When the produce request at the front, which need not be whole, is to be answered; `None` if it is none, or that far it
+/// is not there.
+fn front_ack(input: &Input) -> Option<AckLevel> {
+    let (head, body) = input.unread().split_first_chunk::<REQUEST_HEADER_BYTES>()?;
+    match Request::decode(head[4], body) {
+        Ok(Request::Produce(request)) => Some(request.ack),
+        _ => None,
+    }
 }
 
 /// Polls what is worked on and writes each answer as it is ready, until no more work comes and all is answered.

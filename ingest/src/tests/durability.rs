@@ -13,21 +13,21 @@ use super::*;
 
 /// What the segments of a [`GatedDisk`] do when they are synced or grown.
 #[derive(Debug, Default)]
-struct Gate {
+pub(super) struct Gate {
     state: Mutex<GateState>,
     opened: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct GateState {
-    held: bool,
+pub(super) struct GateState {
+    pub(super) held: bool,
     fail_syncs: bool,
     full: bool,
     syncs: u64,
 }
 
 impl Gate {
-    fn set(&self, change: impl FnOnce(&mut GateState)) {
+    pub(super) fn set(&self, change: impl FnOnce(&mut GateState)) {
         change(&mut self.state.lock());
         self.opened.notify_all();
     }
@@ -167,10 +167,17 @@ impl DiskFile for GatedFile {
     }
 }
 
-async fn start_gated() -> (Harness, Arc<Gate>) {
-    let gate = Arc::new(Gate::default());
-    let harness = Harness::start_on(Arc::new(GatedDisk(Arc::clone(&gate))), |_| {}, None).await;
+pub(super) async fn start_gated() -> (Harness, Arc<Gate>) {
+    let gate = Arc::default();
+    let harness = start_gated_with(&gate, |_| {}).await;
     (harness, gate)
+}
+
+pub(super) async fn start_gated_with(
+    gate: &Arc<Gate>,
+    adjust: impl FnOnce(&mut ServerConfig),
+) -> Harness {
+    Harness::start_on(Arc::new(GatedDisk(Arc::clone(gate))), adjust, None).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -6,6 +6,7 @@ mod consume;
 mod durability;
 mod hostile;
 mod limits;
+mod pressure;
 mod produce;
 mod session;
 mod shutdown;

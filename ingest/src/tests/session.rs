@@ -10,7 +10,7 @@ use basalt_proto::{ErrorKind, GroupName};
 use super::*;
 
 pub(super) struct Session {
-    peer: Peer,
+    pub(super) peer: Peer,
     next_id: u32,
 }
 

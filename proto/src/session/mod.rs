@@ -19,8 +19,8 @@ mod request;
 mod response;
 
 pub use request::{
-    AckLevel, ConfigPairs, FetchRequest, ListOffsetsRequest, NO_END_OFFSET, ProduceRequest,
-    Request, Start,
+    AckLevel, ConfigPairs, FetchRequest, ListOffsetsRequest, NO_END_OFFSET, NO_MAX_QUEUE_WAIT,
+    ProduceRequest, Request, Start,
 };
 pub use response::{
     CommittedResponse, CoolTopicResponse, EmptyResponse, ErrorResponse,

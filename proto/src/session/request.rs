@@ -6,6 +6,8 @@ use crate::{GroupName, Offset, PartitionId, TopicName};
 
 /// The end offset of a fetch that has none.
 pub const NO_END_OFFSET: Offset = Offset(u64::MAX);
+/// The [`Request::Options::max_queue_wait_ms`] of a producer that waits as long as it takes.
+pub const NO_MAX_QUEUE_WAIT: u32 = u32::MAX;
 
 const PRODUCE: u8 = 1;
 const FETCH: u8 = 2;
@@ -19,6 +21,7 @@ const ALTER_TOPIC: u8 = 9;
 const COOL_TOPIC: u8 = 10;
 const GROUPS: u8 = 11;
 const PING: u8 = 12;
+const OPTIONS: u8 = 13;
 
 /// Configuration as keys and values, in the sender's order. Keys are at most 255 bytes, values 65,535.
 pub type ConfigPairs = Vec<(String, String)>;
@@ -177,6 +180,12 @@ pub enum Request<'a> {
     },
     /// 12 -> [`super::EmptyResponse`].
     Ping,
+    /// 13 -> [`super::EmptyResponse`]: how the requests behind it on this connection are served.
+    Options {
+        /// How long a produce request may wait for memory and for the disk before it is refused as busy, and not stored;
+        /// [`NO_MAX_QUEUE_WAIT`] never refuses, which is where every connection begins.
+        max_queue_wait_ms: u32,
+    },
 }
 
 impl<'a> Request<'a> {
@@ -196,6 +205,7 @@ impl<'a> Request<'a> {
             Self::CoolTopic { .. } => COOL_TOPIC,
             Self::Groups { .. } => GROUPS,
             Self::Ping => PING,
+            Self::Options { .. } => OPTIONS,
         }
     }
 
@@ -260,6 +270,9 @@ impl<'a> Request<'a> {
                 group: optional_group(&mut fields)?,
             },
             PING => Self::Ping,
+            OPTIONS => Self::Options {
+                max_queue_wait_ms: fields.u32("max_queue_wait_ms")?,
+            },
             found => return Err(SessionError::UnknownRequest { found }),
         };
         fields.end()?;
@@ -344,6 +357,9 @@ impl<'a> Request<'a> {
             }
             Self::Groups { group } => put_name(out, group.as_ref().map_or("", GroupName::as_str)),
             Self::Ping => {}
+            Self::Options { max_queue_wait_ms } => {
+                out.extend_from_slice(&max_queue_wait_ms.to_be_bytes());
+            }
         }
     }
 }

@@ -375,6 +375,12 @@ fn requests_that_administer() {
     );
     request_case("request-v1-groups-all", &Request::Groups { group: None });
     request_case("request-v1-ping", &Request::Ping);
+    request_case(
+        "request-v1-options",
+        &Request::Options {
+            max_queue_wait_ms: 250,
+        },
+    );
 }
 
 /// The body of a response vector, once its header is checked.

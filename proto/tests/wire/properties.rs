@@ -320,6 +320,7 @@ fn requests() -> impl Strategy<Value = Request<'static>> {
         (topics(), any::<bool>()).prop_map(|(topic, wait)| Request::CoolTopic { topic, wait }),
         prop::option::of(groups()).prop_map(|group| Request::Groups { group }),
         Just(Request::Ping),
+        any::<u32>().prop_map(|max_queue_wait_ms| Request::Options { max_queue_wait_ms }),
     ]
 }
 
