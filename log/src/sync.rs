@@ -183,4 +183,5 @@ pub(crate) fn checkpoint(shared: &Shared) {
         }
         shared.wal.recycle(file);
     }
+    shared.wal.make_spare();
 }

@@ -63,7 +63,7 @@ pub(crate) fn commit_group(shared: &Shared, partitions: Vec<Arc<Partition>>) {
         }
     }
     write(shared, waiting, bytes);
-    if shared.wal.has_full() {
+    if shared.wal.wants_checkpoint() {
         shared.queue.push_checkpoint();
     }
 }

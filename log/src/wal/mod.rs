@@ -7,8 +7,8 @@
 //! Appends larger than [`Wal::largest_record`] are not written twice: their segment is synced instead.
 //!
 //! Files `<data>/wal/<number>.wal`, written from their start and used again from their start once every partition named in
-//! them was synced in its own segments. So their blocks are soon written ones, whose sync needs no commit of the file
-//! system's journal. Big-endian:
+//! them was synced in its own segments. All but the first are filled with zeros ahead: the sync of blocks that were written
+//! before needs no commit of the file system's journal. They grow with the load, from [`MIN_FILE_BYTES`] on. Big-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -85,6 +85,10 @@ struct WalState {
     bytes: u64,
     next_sequence: u64,
     next_number: u64,
+    /// A spare file is being made, or could not be: it is tried once for each file.
+    spare_tried: bool,
+    /// That no file could be made was said.
+    warned: bool,
 }
 
 /// One file.
@@ -108,6 +112,13 @@ impl WalFile {
     pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
         self.partitions.iter().filter_map(Weak::upgrade).collect()
     }
+}
+
+/// Whether a new file's blocks are written ahead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Filled {
+    Yes,
+    No,
 }
 
 /// What a group leaves behind it.
@@ -285,11 +296,12 @@ impl Wal {
             .partition(|file| file.capacity >= self.smallest_file());
         state.spare.extend(kept);
         for file in small {
-            state.bytes -= file.capacity;
-            if let Err(error) = self.disk.remove_file(&file.path) {
-                tracing::warn!(path = %file.path.display(), %error, "a file of the write-ahead log was not removed");
-            }
+            self.remove(&mut state, &file);
         }
+    }
+
+    fn largest_file(&self) -> u64 {
+        MAX_FILE_BYTES.min(self.max_bytes / 4)
     }
 
     fn smallest_file(&self) -> u64 {
@@ -325,6 +337,7 @@ impl Wal {
             next.position = 0;
             next.partitions.clear();
             state.next_sequence += 1;
+            state.spare_tried = false;
             state.current = Some(next);
         }
         let current = state.current.as_ref()?;
@@ -341,34 +354,91 @@ impl Wal {
         Some(group)
     }
 
-    fn create_file(&self, state: &mut WalState) -> Option<WalFile> {
-        let smallest = self.smallest_file();
-        let capacity = state.bytes.clamp(smallest, MAX_FILE_BYTES.max(smallest));
-        if state.bytes + capacity > self.max_bytes {
-            return None;
-        }
+    /// Makes the file that comes after the current one, if there is none, for the thread that commits to find it ready.
+    pub(crate) fn make_spare(&self) {
+        let (path, capacity) = {
+            let mut state = self.state.lock();
+            if !self.wants_spare(&state) {
+                return;
+            }
+            let Some(place) = self.next_place(&mut state) else {
+                return;
+            };
+            state.spare_tried = true;
+            place
+        };
+        let made = self.create(&path, capacity, Filled::Yes);
+        let mut state = self.state.lock();
+        let made = self.note_made(&mut state, made, &path, capacity);
+        state.spare.extend(made);
+    }
+
+    fn wants_spare(&self, state: &WalState) -> bool {
+        let wanted = state.current.is_some() && state.spare.is_empty() && !state.spare_tried;
+        wanted && self.next_capacity(state).is_some()
+    }
+
+    /// Files grow as more of them were needed; `None` when there is no room for another.
+    fn next_capacity(&self, state: &WalState) -> Option<u64> {
+        let capacity = state.bytes.clamp(self.smallest_file(), self.largest_file());
+        (state.bytes + capacity <= self.max_bytes).then_some(capacity)
+    }
+
+    /// The path and size of a new file, which counts from now on.
+    fn next_place(&self, state: &mut WalState) -> Option<(PathBuf, u64)> {
+        let capacity = self.next_capacity(state)?;
         let path = self.dir.join(format!("{}.wal", state.next_number));
         state.next_number += 1;
-        match self.create(&path, capacity) {
+        state.bytes += capacity;
+        Some((path, capacity))
+    }
+
+    fn create_file(&self, state: &mut WalState) -> Option<WalFile> {
+        let (path, capacity) = self.next_place(state)?;
+        let made = self.create(&path, capacity, Filled::No);
+        self.note_made(state, made, &path, capacity)
+    }
+
+    /// A new file, or the word that there is none.
+    fn note_made(
+        &self,
+        state: &mut WalState,
+        made: Result<WalFile, DiskError>,
+        path: &Path,
+        capacity: u64,
+    ) -> Option<WalFile> {
+        match made {
             Ok(file) => {
-                state.bytes += capacity;
+                state.warned = false;
                 Some(file)
             }
             Err(error) => {
-                tracing::warn!(%error, source = %error.source, "no write-ahead log: segments are synced one by one");
+                if !std::mem::replace(&mut state.warned, true) {
+                    tracing::warn!(%error, source = %error.source, "the write-ahead log gets no further file: segments are synced one by one");
+                }
+                state.bytes -= capacity;
                 // Ignored: the error that counts is the first one.
-                let _ = self.disk.remove_file(&path);
+                let _ = self.disk.remove_file(path);
                 None
             }
         }
     }
 
-    fn create(&self, path: &Path, capacity: u64) -> Result<WalFile, DiskError> {
+    fn create(&self, path: &Path, capacity: u64, filled: Filled) -> Result<WalFile, DiskError> {
         self.disk
             .create_dir_all(&self.dir)
             .on("create", &self.dir)?;
         let file = self.disk.create(path).on("create", path)?;
         file.allocate(capacity).on("grow", path)?;
+        let zeros = [0; 64 << 10];
+        let mut at = if filled == Filled::Yes { 0 } else { capacity };
+        while at < capacity {
+            let some = usize::try_from(capacity - at)
+                .unwrap_or(zeros.len())
+                .min(zeros.len());
+            file.write_at(&zeros[..some], at).on("fill", path)?;
+            at += some as u64;
+        }
         file.sync().on("sync", path)?;
         self.disk.sync_dir(&self.dir).on("sync", &self.dir)?;
         Ok(WalFile {
@@ -412,9 +482,10 @@ impl Wal {
         written
     }
 
-    /// Whether a file waits for a checkpoint.
-    pub(crate) fn has_full(&self) -> bool {
-        !self.state.lock().full.is_empty()
+    /// Whether there is something to do for a thread that does not commit.
+    pub(crate) fn wants_checkpoint(&self) -> bool {
+        let state = self.state.lock();
+        !state.full.is_empty() || self.wants_spare(&state)
     }
 
     /// The oldest full file, for its partitions to be synced.
@@ -427,9 +498,23 @@ impl Wal {
         self.state.lock().full.push_back(file);
     }
 
-    /// Takes a file back whose partitions were synced (LOG-14).
+    /// Takes a file back whose partitions were synced (LOG-14). Small ones make room for larger ones.
     pub(crate) fn recycle(&self, file: WalFile) {
-        self.state.lock().spare.push_back(file);
+        let mut state = self.state.lock();
+        if file.capacity >= self.largest_file() || state.bytes < self.max_bytes / 2 {
+            state.spare.push_back(file);
+        } else {
+            self.remove(&mut state, &file);
+        }
+    }
+
+    fn remove(&self, state: &mut WalState, file: &WalFile) {
+        match self.disk.remove_file(&file.path) {
+            Ok(()) => state.bytes -= file.capacity,
+            Err(error) => {
+                tracing::warn!(path = %file.path.display(), %error, "a file of the write-ahead log was not removed");
+            }
+        }
     }
 
     /// Has the file written no more before a checkpoint, whatever room it has: for tests.
