@@ -374,8 +374,12 @@ impl Wal {
     }
 
     fn wants_spare(&self, state: &WalState) -> bool {
-        let wanted = state.current.is_some() && state.spare.is_empty() && !state.spare_tried;
-        wanted && self.next_capacity(state).is_some()
+        let Some(next) = self.next_capacity(state) else {
+            return false;
+        };
+        // Up to half of what there may be each file makes a larger one, so that a busy log has few checkpoints.
+        let grows = state.bytes + next <= self.max_bytes / 2;
+        state.current.is_some() && !state.spare_tried && (grows || state.spare.is_empty())
     }
 
     /// Files grow as more of them were needed; `None` when there is no room for another.
