@@ -3,7 +3,7 @@
 use std::io;
 
 use basalt_proto::session::{ErrorResponse, SessionError};
-use basalt_proto::{AckError, ErrorKind, FrameError};
+use basalt_proto::{AckError, ErrorKind, FrameError, NameError};
 
 use crate::args::ArgsError;
 
@@ -81,6 +81,9 @@ pub enum LoadError {
         /// How many the run uses.
         expected: u32,
     },
+    /// A name that was made up for the run.
+    #[error("the bench made up a name that is none")]
+    Name(#[from] NameError),
     /// Nothing to read.
     #[error("the topic has no records to read")]
     NothingToRead,

@@ -195,7 +195,7 @@ fn over_time(samples: &[Sample], count: impl Fn(&Sample) -> Count) -> Vec<(f64, 
         let seconds = pair[1].at_ns.saturating_sub(pair[0].at_ns) as f64 / 1e9;
         let records = count(&pair[1]).since(count(&pair[0])).records as f64;
         // The last sample comes when it is all over, maybe right after the one before.
-        (seconds > 0.01).then(|| (pair[1].at_ns as f64 / 1e9, records / seconds))
+        (seconds > 0.05).then(|| (pair[1].at_ns as f64 / 1e9, records / seconds))
     };
     samples.windows(2).filter_map(rate).collect()
 }

@@ -52,14 +52,20 @@ impl Progress for PlainLines {
         self.shown = Some((standing.elapsed, standing.produced, standing.consumed));
         let rate =
             |now: Count, before: Count| now.since(before).records as f64 / passed.as_secs_f64();
+        let of =
+            |bound: Option<String>| bound.map_or_else(String::new, |bound| format!(" of {bound}"));
         eprintln!(
-            "{}: {:.0} s: {} records stored ({:.0}/s), {} read ({:.0}/s)",
+            "{}: {:.0}{} s: {} records stored ({:.0}/s), {} read ({:.0}/s){}",
             standing.what,
             standing.elapsed.as_secs_f64(),
+            of(standing
+                .planned
+                .map(|planned| format!("{:.0}", planned.as_secs_f64()))),
             standing.produced.records,
             rate(standing.produced, produced),
             standing.consumed.records,
             rate(standing.consumed, consumed),
+            of(standing.total_records.map(|total| total.to_string())),
         );
     }
 

@@ -212,7 +212,7 @@ impl Bench<'_> {
             Protocol::Hermitmq => {
                 let group = unused_name(partition)?;
                 // A group that never committed begins at the beginning.
-                let group = GroupName::new(group.as_str()).map_err(|_| LoadError::NothingToRead)?;
+                let group = GroupName::new(group.as_str())?;
                 self.open(
                     plan,
                     &Opening::Consume {

@@ -211,7 +211,6 @@ impl<'a> Bench<'a> {
             .zip(ends.iter().copied())
             .collect();
         let plan = Plan {
-            mode: Mode::Both,
             duration: None,
             warmup: Duration::ZERO,
             ..self.plan.clone()
