@@ -19,6 +19,7 @@ use support::{
 };
 
 type Outcome<T = ()> = Result<T, Box<dyn Error + Send + Sync>>;
+type Case = (&'static str, fn() -> Outcome);
 
 /// What a throughput case sends.
 const TOTAL_BYTES: usize = 2 << 30;
@@ -36,7 +37,7 @@ fn main() -> Outcome {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    let cases: [(&str, fn() -> Outcome); 12] = [
+    let cases: [Case; 12] = [
         ("session-os-512k", || session(512 << 10, ACK_OS)),
         ("session-os-64k", || session(64 << 10, ACK_OS)),
         ("session-os-4k", || session(4 << 10, ACK_OS)),

@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 /// How much is taken from a socket before what came is worked on, unless the item at the front is longer: then up to its
 /// end. What is read is walked and copied next, so it should still be in the processor's cache by then.
-pub(crate) const READ_BYTES: usize = 256 << 10;
+pub(crate) const READ_BYTES: usize = 512 << 10;
 /// What a buffer that is given back may have grown to.
 pub(crate) const MAX_KEPT_BYTES: usize = 1 << 20;
 

@@ -291,13 +291,13 @@ impl Latencies {
             .len()
             .checked_sub(1)
             .ok_or("nothing was measured")?;
-        let at = |part: f64| self.all[(last as f64 * part) as usize].as_secs_f64() * 1e6;
+        let at = |percent: usize| self.all[last * percent / 100].as_secs_f64() * 1e6;
         println!(
             "{:>8} round trips: p50 {:.1} us, p99 {:.1} us, longest {:.0} us",
             self.all.len(),
-            at(0.5),
-            at(0.99),
-            at(1.0),
+            at(50),
+            at(99),
+            at(100),
         );
         Ok(())
     }
