@@ -26,7 +26,7 @@ use tracing::warn;
 
 use crate::connection::Connection;
 use crate::error::{ConnectionError, Refusal};
-use crate::output::{Output, SLICE_BYTES};
+use crate::output::{Output, TURN_BYTES};
 use crate::verify::Verifier;
 
 /// Expanded records are sent whenever so many bytes of them have come together.
@@ -132,12 +132,7 @@ impl<'a> Consumer<'a> {
         loop {
             let lane = &self.connection.lane;
             let error = match lane
-                .read(
-                    &self.partition,
-                    self.position,
-                    Offset(u64::MAX),
-                    SLICE_BYTES,
-                )
+                .read(&self.partition, self.position, Offset(u64::MAX), TURN_BYTES)
                 .await
             {
                 Ok(slice) => return Ok(slice),

@@ -13,8 +13,13 @@ use crate::Counters;
 use crate::error::{ConnectionError, Refusal};
 use crate::read_ahead::Lane;
 
-/// The most one `sendfile` call is asked for; after each the task lets others run.
-pub(crate) const SLICE_BYTES: u64 = 1 << 20;
+/// The most one `sendfile` call is asked for, and that is looked for in memory at a time. From 256 KiB to 4 MiB it makes no
+/// difference in CPU for a byte.
+const SLICE_BYTES: u64 = 1 << 20;
+
+/// What is sent from a file before other connections of the thread have their turn: about 0.4 ms of work. Each turn costs a
+/// look for events and often the wake-up of another thread, together some 40 us.
+pub(crate) const TURN_BYTES: u64 = 2 << 20;
 
 /// The most that is sent from memory before others run.
 const PIECE_BYTES: usize = 1 << 20;
@@ -67,7 +72,7 @@ impl Output<'_> {
         };
         let mut position = slice.position();
         let mut left = slice.len();
-        let mut ready_bytes = 0;
+        let (mut ready_bytes, mut turn_bytes) = (0, 0);
         while left > 0 {
             if ready_bytes == 0
                 && let Some(stretch) = slice.stretch(slice.len() - left, SLICE_BYTES)
@@ -96,8 +101,10 @@ impl Output<'_> {
             position += sent as u64;
             left = left.saturating_sub(sent as u64);
             ready_bytes = ready_bytes.saturating_sub(sent as u64);
-            if left > 0 && ready_bytes == 0 {
+            turn_bytes += sent as u64;
+            if left > 0 && turn_bytes >= TURN_BYTES {
                 tokio::task::yield_now().await;
+                turn_bytes = 0;
             }
         }
         Ok(())

@@ -15,7 +15,7 @@ use basalt_columnar::{ReadError, TieredPartition};
 use basalt_log::{Attempt, FrameSlice, Mark, Stretch};
 use basalt_proto::Offset;
 use parking_lot::Mutex;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::Counters;
@@ -44,11 +44,11 @@ impl ReadAhead {
         })
     }
 
-    /// Loads in `place`, which is held until that is done, whether or not anybody still waits.
+    /// Loads in a place, which is held until that is done, whether or not anybody still waits.
     fn load(
         &self,
         stretch: Stretch,
-        place: OwnedSemaphorePermit,
+        place: impl Send + 'static,
     ) -> JoinHandle<Result<(), basalt_log::ReadError>> {
         let counters = Arc::clone(&self.counters);
         tokio::task::spawn_blocking(move || {
@@ -143,8 +143,8 @@ impl Lane {
     async fn load(&self, stretch: &Stretch) -> Result<(), basalt_log::ReadError> {
         let _turn = self.turn.lock().await;
         for piece in stretch.pieces(PIECE_BYTES) {
-            // Another request, or the prefetch, may have loaded it meanwhile.
-            if piece.is_resident() {
+            // Another request may have loaded it meanwhile.
+            if piece.is_resident() || self.is_prefetched(&piece).await {
                 continue;
             }
             // Never closed; without a place is better than not at all.
@@ -169,6 +169,16 @@ impl Lane {
         beside.any(|mark| stretch.position() <= mark.position)
     }
 
+    /// Waits for the prefetch that may be about to bring `piece`, and says whether it has.
+    async fn is_prefetched(&self, piece: &Stretch) -> bool {
+        if self.prefetch.available_permits() > 0 || !self.follows(piece) {
+            return false;
+        }
+        // Never closed. It is free again when the prefetch has ended.
+        drop(self.prefetch.acquire().await);
+        piece.is_resident()
+    }
+
     /// Has what follows `stretch` loaded as far as the window reaches, if half of it is missing and a place is free. Errors
     /// are left to the read that wants the bytes.
     fn prefetch(&self, stretch: &Stretch) {
@@ -182,12 +192,8 @@ impl Lane {
             return;
         };
         remember(&mut self.loaded.lock(), window.mark());
-        let loading = self.pool.load(window, place);
-        tokio::spawn(async move {
-            // What went wrong is found again by the read that wants the bytes.
-            let _ = loading.await;
-            drop(alone);
-        });
+        // Nobody waits for it.
+        drop(self.pool.load(window, (place, alone)));
     }
 
     /// What is to be loaded behind `stretch` now.

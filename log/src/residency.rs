@@ -7,6 +7,8 @@
 
 use std::sync::{Arc, Weak};
 
+use crc_fast::{CrcAlgorithm, Digest};
+
 use crate::block::Block;
 use crate::error::{OnDisk, ReadError};
 use crate::view::SegmentFile;
@@ -82,12 +84,17 @@ impl Stretch {
     /// # Errors
     /// [`ReadError::Disk`] when the disk cannot read it.
     pub fn load(&self) -> Result<(), ReadError> {
-        let file = &self.file;
-        file.file
-            .load(self.position, self.bytes)
-            .on("read", &file.path)?;
+        let load = |position, bytes, see: &mut dyn FnMut(&[u8])| {
+            let loaded = self.file.file.load(position, bytes, see);
+            loaded.on("read", &self.file.path)
+        };
+        load(self.position, self.bytes, &mut |_| {})?;
         for block in &self.unverified {
-            file.compare_once(block);
+            // Not through the map: mapped pages stay in memory longer than what is read but once deserves.
+            let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
+            load(block.position, block.bytes, &mut |bytes| crc.update(bytes))?;
+            self.file
+                .compared(block, crc.finalize() == u64::from(block.crc32c));
         }
         Ok(())
     }

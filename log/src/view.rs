@@ -74,11 +74,17 @@ impl SegmentFile {
     }
 
     /// Compares a block that was not compared yet.
-    pub(crate) fn compare_once(&self, block: &Block) {
+    fn compare_once(&self, block: &Block) {
         if !self.is_unverified(block) {
             return;
         }
-        if crc32c(self.bytes(block.position, block.end_position())) != block.crc32c {
+        let bytes = self.bytes(block.position, block.end_position());
+        self.compared(block, crc32c(bytes) == block.crc32c);
+    }
+
+    /// Notes that a block was compared with its checksum.
+    pub(crate) fn compared(&self, block: &Block, is_sound: bool) {
+        if !is_sound {
             tracing::error!(path = %self.path.display(), position = block.position, "a block fails its checksum; it is refused");
             self.mark_damaged(block.position);
         }

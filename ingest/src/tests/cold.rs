@@ -185,8 +185,9 @@ impl DiskFile for ColdFile {
         !self.gate.state.lock().is_cold || pages(position, bytes).all(|page| loaded.contains(&page))
     }
 
-    fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
+    fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         self.gate.pass(position)?;
+        self.file.load(position, bytes, see)?;
         self.loaded.lock().extend(pages(position, bytes));
         Ok(())
     }
@@ -317,6 +318,9 @@ async fn connections_take_turns_at_the_disk_however_much_one_asks_for() {
     for offset in 0..10 {
         greedy.send(&one_frame(offset)).await;
     }
+    // Once this is answered all of them wait.
+    let ping = greedy.send(&Request::Ping).await;
+    assert_eq!(greedy.receive().await.id, ping);
     gate.until_loading(1).await;
     let mut modest = Session::open(&harness).await;
     let cold = modest.send(&one_frame(11)).await;

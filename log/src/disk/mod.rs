@@ -166,12 +166,15 @@ pub trait DiskFile: Debug + Send + Sync {
         true
     }
 
-    /// Reads `bytes` bytes at `position` into the system's page cache, and returns when they are there.
+    /// Reads `bytes` bytes at `position` so that they are in the system's page cache when it returns, and shows them to `see`
+    /// piece by piece.
     ///
     /// # Errors
     /// The system's error; `UnexpectedEof` when the file ends before them.
-    fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
-        let _ = (position, bytes);
+    fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        let index = |at| usize::try_from(at).map_err(|_| io::ErrorKind::UnexpectedEof);
+        let (start, end) = (index(position)?, index(position.saturating_add(bytes))?);
+        see(self.map_read_only(end)?.bytes(start..end));
         Ok(())
     }
 

@@ -209,8 +209,8 @@ impl DiskFile for RealFile {
         self.1.holds(&self.0, position, bytes)
     }
 
-    fn load(&self, position: u64, bytes: u64) -> io::Result<()> {
-        self.1.load(&self.0, position, bytes)
+    fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        self.1.load(&self.0, position, bytes, see)
     }
 
     fn sync_file_system(&self) -> io::Result<()> {

@@ -4,23 +4,28 @@
 //! `preadv2(2)` with `RWF_NOWAIT` 0.5 us a byte that is asked for. Only the first is cheap enough to be exact, but it also
 //! counts pages that are still being read; so the last byte is asked for, too, which answers only when it is there.
 
+use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use rustix::fs::Advice;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::mmap::cached_pages;
 
 /// Bytes between those that are asked for where the system cannot count pages.
 const PROBE_BYTES: u64 = 64 << 10;
-/// Bytes that are read at a time into memory that is thrown away.
-const SCRATCH_BYTES: usize = 64 << 10;
+/// Bytes that are read at a time: disks are fast when asked for much.
+const SCRATCH_BYTES: usize = 1 << 20;
 /// After so many loads in a row that left nothing in the page cache, a file is held for one that has none (DAX, some
 /// network file systems), and is never waited for again.
 const MAX_FRUITLESS_LOADS: u8 = 3;
+
+thread_local! {
+    /// What was read for the page cache alone. Memory made anew for each read would cost more than the read.
+    static SCRATCH: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
 
 /// What is known of one file's way with the page cache.
 #[derive(Debug, Default)]
@@ -36,29 +41,39 @@ impl Residency {
             || holds_all(file, position, bytes)
     }
 
-    /// Reads `bytes` bytes at `position`, for the page cache alone.
+    /// Reads `bytes` bytes at `position` into the page cache, and shows them to `see` piece by piece.
     ///
     /// # Errors
     /// The system's error; `UnexpectedEof` when the file ends before them.
-    pub(crate) fn load(&self, file: &File, position: u64, bytes: u64) -> io::Result<()> {
+    pub(crate) fn load(
+        &self,
+        file: &File,
+        position: u64,
+        bytes: u64,
+        see: &mut dyn FnMut(&[u8]),
+    ) -> io::Result<()> {
         let end = position.saturating_add(bytes);
-        if let Some(length) = std::num::NonZeroU64::new(bytes) {
-            // All of it is under way before the first piece is waited for. That it is refused changes nothing.
-            let _ = rustix::fs::fadvise(file, position, Some(length), Advice::WillNeed);
-        }
-        let mut scratch = vec![0; SCRATCH_BYTES];
-        let mut at = position;
-        while at < end {
-            let wanted =
-                usize::try_from(end - at).map_or(SCRATCH_BYTES, |left| left.min(SCRATCH_BYTES));
-            match file.read_at(&mut scratch[..wanted], at) {
-                Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => at += count as u64,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
+        // Read by calls of this size, not announced by `posix_fadvise(2)`: that fills the page cache by single pages, which
+        // cost more CPU than large folios do, here and when they are sent.
+        SCRATCH.with_borrow_mut(|scratch| {
+            scratch.resize(SCRATCH_BYTES, 0);
+            let mut at = position;
+            while at < end {
+                let wanted =
+                    usize::try_from(end - at).map_or(SCRATCH_BYTES, |left| left.min(SCRATCH_BYTES));
+                match file.read_at(&mut scratch[..wanted], at) {
+                    Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof)),
+                    Ok(count) => {
+                        see(&scratch[..count]);
+                        at += count as u64;
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error),
+                }
             }
-        }
-        if bytes > 0 && !is_readable_now(file, end - 1) {
+            Ok(())
+        })?;
+        if bytes > 0 && !holds_all(file, end - 1, 1) {
             self.fruitless_loads.fetch_add(1, Ordering::Relaxed);
         } else {
             self.fruitless_loads.store(0, Ordering::Relaxed);
@@ -89,6 +104,8 @@ fn is_readable_now(file: &File, position: u64) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::Advice;
+
     use super::*;
 
     const BYTES: u64 = 3 << 20;
@@ -118,10 +135,16 @@ mod tests {
             return; // A file system that evicts nothing.
         }
         assert!(!residency.holds(&file, 1 << 20, 1));
-        residency.load(&file, 1 << 20, 4096).unwrap();
+        residency.load(&file, 1 << 20, 4096, &mut |_| {}).unwrap();
         assert!(residency.holds(&file, 1 << 20, 4096));
         assert!(residency.holds(&file, 1 << 20, 0));
-        residency.load(&file, 0, BYTES).unwrap();
+        let mut seen = 0;
+        let mut see = |bytes: &[u8]| {
+            assert!(bytes.iter().all(|byte| *byte == 7));
+            seen += bytes.len() as u64;
+        };
+        residency.load(&file, 0, BYTES, &mut see).unwrap();
+        assert_eq!(seen, BYTES);
         assert!(residency.holds(&file, 0, BYTES));
         assert!(residency.holds(&file, 5, BYTES - 5));
     }
@@ -130,7 +153,7 @@ mod tests {
     fn loading_past_the_end_is_an_error() {
         let (_dir, file) = file_on_disk();
         let error = Residency::default()
-            .load(&file, BYTES - 10, 11)
+            .load(&file, BYTES - 10, 11, &mut |_| {})
             .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
