@@ -95,6 +95,9 @@ pub struct Line {
     pub ack_latency: Option<LatencySummary>,
     pub arrival_latency: Option<LatencySummary>,
     pub client_cores: f64,
+    /// The longest time for which the thread that looks at the counters ten times a second was not run: a machine that
+    /// stands still, as rented ones do, spoils figures.
+    pub longest_pause_s: f64,
     pub protocol: Protocol,
     pub payload: PayloadSize,
     pub key: u32,
@@ -171,6 +174,7 @@ impl Line {
             ack_latency,
             arrival_latency,
             client_cores: rounded(findings.client_cores, 2),
+            longest_pause_s: rounded(longest_pause_s(&findings.samples), 1),
             protocol: args.protocol,
             payload: args.payload,
             key: args.key,
@@ -275,10 +279,33 @@ impl Report {
     }
 }
 
+fn longest_pause_s(samples: &[Sample]) -> f64 {
+    let gaps = samples
+        .windows(2)
+        .map(|pair| pair[1].at_ns.saturating_sub(pair[0].at_ns));
+    gaps.max().unwrap_or(0) as f64 / 1e9
+}
+
 fn part(value: f64, of: f64) -> f64 {
     if of > 0.0 {
         rounded(value / of, 3)
     } else {
         0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pause_of_the_machine_is_told() {
+        let at = |at_ns| Sample {
+            at_ns,
+            ..Sample::default()
+        };
+        let samples = [at(0), at(100_000_000), at(4_100_000_000), at(4_200_000_000)];
+        assert!((longest_pause_s(&samples) - 4.0).abs() < 1e-9);
+        assert!(longest_pause_s(&[]).abs() < 1e-9);
     }
 }
