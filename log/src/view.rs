@@ -5,15 +5,12 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use basalt_proto::{
-    FRAME_HEADER_BYTES, FrameHeader, FrameKind, FrameLimits, FrameWalk, Offset, PartitionId,
-};
+use basalt_proto::{FrameLimits, Offset, PartitionId};
 use parking_lot::Mutex;
 
 use crate::block::{Block, BlockBuilder, crc32c};
@@ -23,6 +20,11 @@ use crate::index::SegmentIdentity;
 use crate::mmap::Map;
 use crate::residency::{Attempt, Stretch};
 use crate::topic::TopicId;
+
+mod plan;
+mod search;
+
+pub(crate) use plan::{SlicePlan, plan_slice, resolve_slice, try_resolve_slice};
 
 /// An open, mapped file of frames.
 #[derive(Debug)]
@@ -125,186 +127,6 @@ impl SegmentFile {
             position: block.position,
             next_offset: block.end_offset(),
         }
-    }
-}
-
-/// What a read of some blocks resolves to, before frames are walked. Taken under the partition's lock, walked outside.
-#[derive(Debug)]
-pub(crate) struct SlicePlan {
-    /// The block in which the slice begins.
-    first: Block,
-    /// The last block taken whole.
-    stop: Block,
-    /// The block that holds the asked end, to be walked up to it.
-    last: Option<Block>,
-    has_batches: bool,
-}
-
-/// Chooses blocks for a read of `[from, end)`; `None` when no frame at or after `from` lies below `end`.
-///
-/// Whole blocks are taken while they fit; the first is taken in any case and cut by frames later. A damaged block ends
-/// the slice, so that the read that begins with it reports it.
-pub(crate) fn plan_slice(
-    file: &SegmentFile,
-    blocks: &[Block],
-    from: Offset,
-    end: Offset,
-    max_bytes: u64,
-) -> Option<SlicePlan> {
-    let start = blocks.partition_point(|block| block.end_offset() <= from);
-    let first = *blocks.get(start).filter(|block| block.base_offset < end)?;
-    let mut plan = SlicePlan {
-        first,
-        stop: first,
-        last: None,
-        has_batches: false,
-    };
-    for block in &blocks[start..] {
-        let is_first = block.position == first.position;
-        let too_many = block.end_position() - first.position > max_bytes;
-        if block.base_offset >= end || (!is_first && (too_many || file.is_damaged(block))) {
-            break;
-        }
-        plan.has_batches |= block.has_batches;
-        if block.end_offset() > end {
-            plan.last = Some(*block);
-            break;
-        }
-        plan.stop = *block;
-    }
-    Some(plan)
-}
-
-impl SlicePlan {
-    /// Whether the slice ends among the frames of its first block, if that is read from its beginning.
-    fn ends_in_first(&self) -> bool {
-        self.last
-            .is_some_and(|last| last.position == self.first.position)
-    }
-
-    /// What must be loaded before the plan can be resolved without waiting for the disk: everything the slice may hold,
-    /// if a block whose frames will be walked is not in memory.
-    fn absent(&self, file: &Arc<SegmentFile>, from: Offset, max_bytes: u64) -> Option<Stretch> {
-        let first = &self.first;
-        let walks_first = from > first.base_offset
-            || self.ends_in_first()
-            || self.stop.end_position() - first.position > max_bytes;
-        let mut walked = walks_first.then_some(*first).into_iter().chain(self.last);
-        let is_absent =
-            |block: Block| !Stretch::new(file, block.position, block.end_position()).is_resident();
-        let end_position = self.last.unwrap_or(self.stop).end_position();
-        walked
-            .any(is_absent)
-            .then(|| Stretch::new(file, first.position, end_position))
-    }
-}
-
-/// Where a walk over one block's frames has got to.
-struct Walked {
-    position: u64,
-    offset: Offset,
-}
-
-/// Walks the frames of `block` from `from_position` while `go_on(header, frame's end position)`; where it stopped.
-fn walk_block(
-    file: &SegmentFile,
-    block: &Block,
-    from_position: u64,
-    from_offset: Offset,
-    mut go_on: impl FnMut(&FrameHeader, u64) -> bool,
-) -> Result<Walked, ReadError> {
-    let bytes = file.bytes(from_position, block.end_position());
-    let mut at = 0_usize;
-    let mut walked = Walked {
-        position: from_position,
-        offset: from_offset,
-    };
-    while at < bytes.len() {
-        let header = bytes[at..]
-            .first_chunk::<FRAME_HEADER_BYTES>()
-            .and_then(|header| FrameHeader::decode(header).ok());
-        let Some(header) = header else {
-            return Err(file.corrupt(block));
-        };
-        let end = walked.position + header.frame_bytes();
-        if end > block.end_position() {
-            return Err(file.corrupt(block));
-        }
-        walked.offset = header.offset;
-        if !go_on(&header, end) {
-            return Ok(walked);
-        }
-        walked = Walked {
-            position: end,
-            offset: header.end_offset(),
-        };
-        at = usize::try_from(end - from_position).map_err(|_| file.corrupt(block))?;
-    }
-    Ok(walked)
-}
-
-/// Turns a plan into a slice of whole frames.
-pub(crate) fn resolve_slice(
-    file: &Arc<SegmentFile>,
-    plan: &SlicePlan,
-    from: Offset,
-    end: Offset,
-    max_bytes: u64,
-) -> Result<FrameSlice, ReadError> {
-    let first = &plan.first;
-    if file.is_damaged(first) {
-        return Err(file.corrupt(first));
-    }
-    let start = if from <= first.base_offset {
-        Walked {
-            position: first.position,
-            offset: first.base_offset,
-        }
-    } else {
-        walk_block(
-            file,
-            first,
-            first.position,
-            first.base_offset,
-            |header, _| header.end_offset() <= from,
-        )?
-    };
-    let within = |position: u64| position - start.position <= max_bytes;
-    let below = |header: &FrameHeader, frame_end: u64| {
-        header.offset < end
-            && (within(frame_end) || frame_end - header.frame_bytes() == start.position)
-    };
-    let stop = if plan.ends_in_first() || !within(plan.stop.end_position()) {
-        walk_block(file, first, start.position, start.offset, below)?
-    } else if let Some(last) = plan.last {
-        walk_block(file, &last, last.position, last.base_offset, below)?
-    } else {
-        Walked {
-            position: plan.stop.end_position(),
-            offset: plan.stop.end_offset(),
-        }
-    };
-    Ok(FrameSlice {
-        file: Some(Arc::clone(file)),
-        position: start.position,
-        bytes: stop.position - start.position,
-        first_offset: start.offset,
-        next_offset: stop.offset,
-        has_batches: plan.has_batches,
-    })
-}
-
-/// As [`resolve_slice`], without waiting for the disk.
-pub(crate) fn try_resolve_slice(
-    file: &Arc<SegmentFile>,
-    plan: &SlicePlan,
-    from: Offset,
-    end: Offset,
-    max_bytes: u64,
-) -> Result<Attempt<FrameSlice>, ReadError> {
-    match plan.absent(file, from, max_bytes) {
-        Some(absent) => Ok(Attempt::Absent(absent)),
-        None => resolve_slice(file, plan, from, end, max_bytes).map(Attempt::Ready),
     }
 }
 
@@ -563,95 +385,6 @@ impl SegmentView {
         blocks
             .iter()
             .take_while(move |block| block.base_offset < end && block.position - begin <= max_bytes)
-    }
-
-    /// The earliest record at or after `from` whose stamp is at least `timestamp_ns`, with its stamp. Stamps need not
-    /// be in order: blocks whose largest stamp is below are skipped, the others walked.
-    ///
-    /// # Errors
-    /// [`ReadError::Corrupt`] when a block that must be walked is damaged.
-    pub fn offset_for_timestamp(
-        &self,
-        timestamp_ns: u64,
-        from: Offset,
-    ) -> Result<Option<(Offset, u64)>, ReadError> {
-        for block in self.candidates(timestamp_ns, from) {
-            if let Some(found) = self.find_in_block(block, timestamp_ns, from)? {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
-    }
-
-    /// As [`Self::offset_for_timestamp`], without waiting for the disk.
-    ///
-    /// # Errors
-    /// As [`Self::offset_for_timestamp`].
-    pub fn try_offset_for_timestamp(
-        &self,
-        timestamp_ns: u64,
-        from: Offset,
-    ) -> Result<Attempt<Option<(Offset, u64)>>, ReadError> {
-        for block in self.candidates(timestamp_ns, from) {
-            let stretch = Stretch::new(&self.file, block.position, block.end_position());
-            if self.file.is_unverified(block) {
-                return Ok(Attempt::Absent(stretch.unverified(vec![*block])));
-            }
-            if !stretch.is_resident() {
-                return Ok(Attempt::Absent(stretch));
-            }
-            if let Some(found) = self.find_in_block(block, timestamp_ns, from)? {
-                return Ok(Attempt::Ready(Some(found)));
-            }
-        }
-        Ok(Attempt::Ready(None))
-    }
-
-    /// Blocks that may hold a record at or after `from` that is stamped so or later.
-    fn candidates(&self, timestamp_ns: u64, from: Offset) -> impl Iterator<Item = &Block> {
-        self.blocks.iter().filter(move |block| {
-            block.max_timestamp_ns >= timestamp_ns && block.end_offset() > from
-        })
-    }
-
-    /// The first record of one block for [`Self::offset_for_timestamp`].
-    fn find_in_block(
-        &self,
-        block: &Block,
-        timestamp_ns: u64,
-        from: Offset,
-    ) -> Result<Option<(Offset, u64)>, ReadError> {
-        if self.is_damaged(block) {
-            return Err(self.file.corrupt(block));
-        }
-        for frame in FrameWalk::new(self.block_bytes(block), FrameLimits::UNLIMITED) {
-            let frame = frame.map_err(|_| self.file.corrupt(block))?;
-            if frame.header.end_offset() <= from || frame.header.offset >= self.end_offset {
-                continue;
-            }
-            if frame.header.kind == FrameKind::Record {
-                if frame.header.timestamp_ns >= timestamp_ns {
-                    return Ok(Some((frame.header.offset, frame.header.timestamp_ns)));
-                }
-                continue;
-            }
-            let found = basalt_proto::expand(&frame, |record| {
-                // A stamp too large for u64 ns is later than any that can be asked for, one before 1970 earlier.
-                let beyond = record
-                    .timestamp_ms
-                    .map_or(0, |ms| if ms < 0 { 0 } else { u64::MAX });
-                let stamp = record.timestamp_ns.unwrap_or(beyond);
-                if stamp >= timestamp_ns && record.offset >= from {
-                    return ControlFlow::Break((record.offset, stamp));
-                }
-                ControlFlow::Continue(())
-            })
-            .map_err(|_| self.file.corrupt(block))?;
-            if let ControlFlow::Break(found) = found {
-                return Ok(Some(found));
-            }
-        }
-        Ok(None)
     }
 }
 
