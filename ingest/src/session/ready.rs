@@ -111,3 +111,57 @@ impl Left {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt;
+
+    use super::*;
+    use crate::ShutdownTrigger;
+    use crate::tests::{patient, shared, stream_pair};
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn nothing_is_written_into_a_message_of_the_other_half() {
+        let (_dir, shared) = shared(|_| {}).await;
+        let (mut peer, stream) = stream_pair().await;
+        let trigger = ShutdownTrigger::new();
+        let shutdown = trigger.signal();
+        let connection = Connection {
+            stream: &stream,
+            peer: peer.local_addr().unwrap(),
+            shared: &shared,
+            shutdown: &shutdown,
+        };
+        let turn = Turn::default();
+        let mut ready = Ready::new(turn.clone());
+        assert!(ready.send(&connection).is_none(), "there is nothing");
+
+        assert!(turn.begin().is_empty());
+        ready.out().extend_from_slice(b"behind");
+        let left = ready.send(&connection);
+        assert!(matches!(left, Some(Left::Messages(messages)) if messages == b"behind"));
+        turn.end();
+
+        // More than the buffers of a connection hold.
+        ready.out().resize(64 << 20, 7);
+        let Some(Left::Begun(rest_bytes)) = ready.send(&connection) else {
+            panic!("a part of it fits");
+        };
+        let sent_bytes = (64 << 20) - rest_bytes;
+        patient(peer.read_exact(&mut vec![0; sent_bytes]))
+            .await
+            .unwrap();
+        patient(stream.writable()).await.unwrap();
+        ready.out().extend_from_slice(b"next");
+        let left = ready.send(&connection);
+        assert!(matches!(left, Some(Left::Messages(messages)) if messages == b"next"));
+        assert_eq!(turn.begin(), vec![7; rest_bytes]);
+        turn.end();
+
+        ready.out().extend_from_slice(b"now");
+        assert!(ready.send(&connection).is_none());
+        let mut received = [0; 3];
+        patient(peer.read_exact(&mut received)).await.unwrap();
+        assert_eq!(&received, b"now");
+    }
+}

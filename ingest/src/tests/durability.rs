@@ -19,15 +19,31 @@ pub(super) struct Gate {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct GateState {
-    pub(super) held: bool,
+struct GateState {
+    held: bool,
     fail_syncs: bool,
     full: bool,
     syncs: u64,
 }
 
+/// Holds syncs back until dropped, so that a test that fails does not wait for them for ever.
+pub(super) struct Hold(Arc<Gate>);
+
+impl Hold {
+    pub(super) fn on(gate: &Arc<Gate>) -> Self {
+        gate.set(|gate| gate.held = true);
+        Self(Arc::clone(gate))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.0.set(|gate| gate.held = false);
+    }
+}
+
 impl Gate {
-    pub(super) fn set(&self, change: impl FnOnce(&mut GateState)) {
+    fn set(&self, change: impl FnOnce(&mut GateState)) {
         change(&mut self.state.lock());
         self.opened.notify_all();
     }

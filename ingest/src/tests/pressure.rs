@@ -7,7 +7,7 @@ use basalt_proto::session::{
     AckLevel, EmptyResponse, ProduceRequest, ProduceResponse, REQUEST_HEADER_BYTES, Request,
 };
 
-use super::durability::start_gated;
+use super::durability::{Hold, start_gated, start_gated_with};
 use super::session::Session;
 use super::*;
 
@@ -42,7 +42,7 @@ async fn producer_that_would_not_wait_for_the_disk_is_refused_and_nothing_of_it_
         "nothing has to be waited for"
     );
 
-    gate.set(|gate| gate.held = true);
+    let hold = Hold::on(&gate);
     let waiting = patient.send(&fsync).await;
     harness
         .until("it is appended", |count| count.frames_in == 2)
@@ -59,7 +59,7 @@ async fn producer_that_would_not_wait_for_the_disk_is_refused_and_nothing_of_it_
         .until("it is appended", |count| count.frames_in == 4)
         .await;
 
-    gate.set(|gate| gate.held = false);
+    drop(hold);
     for (session, id, offset) in [(&mut patient, waiting, 1), (&mut default, waiting_too, 3)] {
         let answer = session.receive().await;
         let stored = answer.ok::<ProduceResponse>();
@@ -78,13 +78,13 @@ async fn producer_that_would_not_wait_for_the_disk_is_refused_and_nothing_of_it_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn producer_that_would_not_wait_for_a_place_is_refused() {
     let gate = Arc::default();
-    let harness = super::durability::start_gated_with(&gate, |config| {
+    let harness = start_gated_with(&gate, |config| {
         config.max_in_flight_requests = 2;
     })
     .await;
     let frame = frame(1, b"", b"x", 1);
     let fsync = produce(AckLevel::Fsync, &frame);
-    gate.set(|gate| gate.held = true);
+    let hold = Hold::on(&gate);
     let mut session = session_that_waits(&harness, 100).await;
     let first = session.send(&fsync).await;
     let second = session.send(&fsync).await;
@@ -94,7 +94,7 @@ async fn producer_that_would_not_wait_for_a_place_is_refused() {
         (refused.id, refused.refused().kind),
         (third, ErrorKind::Busy)
     );
-    gate.set(|gate| gate.held = false);
+    drop(hold);
     for id in [first, second] {
         let stored = session.receive().await;
         stored.ok::<ProduceResponse>();
