@@ -241,7 +241,8 @@ pub(crate) fn cached_pages(file: &File, range: &Range<u64>) -> io::Result<(u64, 
     if answer != 0 {
         return Err(io::Error::last_os_error());
     }
-    let page_bytes = rustix::param::page_size() as u64;
+    // SAFETY: no memory is handed over; the answer is a number.
+    let page_bytes = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let pages = range.end.div_ceil(page_bytes) - range.start / page_bytes;
     Ok((found.cached, pages))
 }
