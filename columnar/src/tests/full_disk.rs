@@ -147,6 +147,10 @@ impl DiskFile for FullDiskFile {
         self.inner.sync()
     }
 
+    fn sync_file_system(&self) -> io::Result<()> {
+        self.inner.sync_file_system()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.inner.descriptor()
     }

@@ -118,6 +118,7 @@ mod tests {
 
     use super::*;
     use crate::ShutdownTrigger;
+    use crate::read_ahead::Lane;
     use crate::tests::{patient, shared, stream_pair};
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -131,6 +132,7 @@ mod tests {
             peer: peer.local_addr().unwrap(),
             shared: &shared,
             shutdown: &shutdown,
+            lane: Lane::new(&shared.read_ahead),
         };
         let turn = Turn::default();
         let mut ready = Ready::new(turn.clone());

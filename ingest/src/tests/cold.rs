@@ -192,6 +192,10 @@ impl DiskFile for ColdFile {
         Ok(())
     }
 
+    fn sync_file_system(&self) -> io::Result<()> {
+        self.file.sync_file_system()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.descriptor()
     }

@@ -178,6 +178,10 @@ impl DiskFile for GatedFile {
         self.file.sync()
     }
 
+    fn sync_file_system(&self) -> io::Result<()> {
+        self.file.sync_file_system()
+    }
+
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.file.descriptor()
     }

@@ -32,7 +32,9 @@ pub trait Disk: Debug + Send + Sync {
     ///
     /// # Errors
     /// The system's error.
-    fn make_dir_all(&self, path: &Path) -> io::Result<()>;
+    fn make_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.create_dir_all(path)
+    }
 
     /// The names in a folder, in no order; none for a folder that is not there.
     ///
