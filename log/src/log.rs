@@ -488,6 +488,9 @@ impl Log {
         let errors: Vec<_> = partitions
             .filter_map(|partition| partition.close().err())
             .collect();
+        if errors.is_empty() {
+            self.shared.wal.close();
+        }
         drop(lock);
         match errors.first() {
             None => Ok(()),
