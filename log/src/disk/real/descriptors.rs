@@ -64,10 +64,6 @@ impl Descriptors {
         }
     }
 
-    pub(super) fn limit(&self) -> usize {
-        self.limit
-    }
-
     pub(super) fn open_count(&self) -> &Arc<AtomicUsize> {
         &self.open_count
     }

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 
 use super::*;
 
@@ -279,7 +280,6 @@ fn real_file(disk: &RealDisk, path: &Path) -> RealFile {
     let shared = &disk.shared;
     let path: Arc<Path> = path.into();
     let file_system = shared.file_systems.of(&path).unwrap();
-    let known_failures = AtomicU64::new(file_system.failures());
     let file = File::options()
         .read(true)
         .write(true)
@@ -290,12 +290,7 @@ fn real_file(disk: &RealDisk, path: &Path) -> RealFile {
     let held = HeldFile::new(file, &path, file_system, &shared.descriptors).unwrap();
     shared.names.add(&path, &held);
     shared.descriptors.admit(&held);
-    RealFile {
-        held,
-        disk: Arc::clone(shared),
-        known_failures,
-        residency: Residency::default(),
-    }
+    RealFile::new(&held, shared)
 }
 
 #[test]
