@@ -11,7 +11,7 @@ use std::io;
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
-use basalt_log::SegmentView;
+use basalt_log::{Disk, SegmentView};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
@@ -32,6 +32,8 @@ pub(crate) type Hydrated = Result<Arc<SegmentView>, Arc<HydrateError>>;
 pub(crate) struct ChunkCache {
     folder: PathBuf,
     limit_bytes: u64,
+    /// Through which its files are read: so they must be removed through it, too.
+    disk: Arc<dyn Disk>,
     runtime: Handle,
     entries: Mutex<Entries>,
 }
@@ -59,6 +61,7 @@ impl ChunkCache {
     pub(crate) fn open(
         folder: &FsPath,
         limit_bytes: u64,
+        disk: Arc<dyn Disk>,
         runtime: Handle,
     ) -> io::Result<Arc<Self>> {
         std::fs::create_dir_all(folder)?;
@@ -74,9 +77,15 @@ impl ChunkCache {
         Ok(Arc::new(Self {
             folder: folder.to_owned(),
             limit_bytes,
+            disk,
             runtime,
             entries,
         }))
+    }
+
+    /// The disk through which its files are opened.
+    pub(crate) fn disk(&self) -> &Arc<dyn Disk> {
+        &self.disk
     }
 
     pub(crate) const fn limit_bytes(&self) -> u64 {
@@ -192,7 +201,7 @@ impl ChunkCache {
             if let Some(Entry::Ready { view, bytes, .. }) = entries.chunks.remove(&oldest) {
                 entries.ready_bytes -= bytes;
                 // Unlinked under the lock: a new hydration of the same name must not find its file removed.
-                if let Err(error) = std::fs::remove_file(view.path()) {
+                if let Err(error) = self.disk.remove_file(view.path()) {
                     tracing::warn!(path = %view.path().display(), %error, "cannot remove a hydrated file");
                 }
                 evicted.push(view);

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 
-use basalt_log::{Log, RealDisk, SegmentView};
+use basalt_log::{Disk, Log, SegmentView};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
@@ -97,6 +97,7 @@ impl Hydrator {
         let name = chunk_name(key, file, chunk);
         let (store, runtime) = (self.store.clone(), self.runtime.clone());
         let (permits, file) = (Arc::clone(&self.hydrations), Arc::clone(file));
+        let disk = Arc::clone(self.cache.disk());
         let load = move |unfinished: PathBuf, path: PathBuf| async move {
             let permit = permits
                 .acquire_owned()
@@ -106,7 +107,15 @@ impl Hydrator {
             // Decoding takes a processor for long: it has a thread of its own.
             let hydrated = runtime.spawn_blocking(move || {
                 let _permit = permit;
-                write_chunk(&handle, &store, &file, chunk, &unfinished, &path)
+                write_chunk(
+                    &handle,
+                    &store,
+                    &file,
+                    chunk,
+                    disk.as_ref(),
+                    &unfinished,
+                    &path,
+                )
             });
             hydrated.await.unwrap_or(Err(HydrateError::ShutDown))
         };
@@ -152,6 +161,7 @@ fn write_chunk(
     store: &ColdStore,
     file: &ColdFile,
     chunk: usize,
+    disk: &dyn Disk,
     unfinished: &FsPath,
     path: &FsPath,
 ) -> Result<SegmentView, HydrateError> {
@@ -174,6 +184,6 @@ fn write_chunk(
     out.flush().map_err(cache)?;
     drop(out);
     std::fs::rename(unfinished, path).map_err(cache)?;
-    SegmentView::open_chunk(&RealDisk, path, chunk.base_offset, chunk.end_offset)
+    SegmentView::open_chunk(disk, path, chunk.base_offset, chunk.end_offset)
         .map_err(HydrateError::Open)
 }

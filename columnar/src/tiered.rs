@@ -279,7 +279,8 @@ impl Tier {
         steps: Arc<dyn Steps>,
         runtime: Handle,
     ) -> Result<Arc<Self>, TierError> {
-        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, runtime.clone())
+        let disk = Arc::clone(log.disk());
+        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, disk, runtime.clone())
             .map_err(|source| TierError::Cache {
                 path: config.cache_dir.clone(),
                 source,

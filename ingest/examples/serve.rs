@@ -20,7 +20,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .map_or(Ok(SocketAddr::from(([127, 0, 0, 1], 0))), |at| at.parse())?;
     let log = Log::open(
         LogConfig::new(&data),
-        Arc::new(RealDisk),
+        Arc::new(RealDisk::new()),
         Arc::new(SystemClock),
     )?;
     let store = ColdStore::local(data.join("cold"))?;

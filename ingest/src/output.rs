@@ -67,18 +67,17 @@ impl Output<'_> {
     /// As [`Self::send`], [`ConnectionError::FileTooShort`] when the file ends before its frames do, and `Refused` when the
     /// disk cannot read them.
     pub(crate) async fn send_file(&self, slice: &FrameSlice) -> Result<(), ConnectionError> {
-        let Some(file) = slice.descriptor() else {
-            return self.send_counted(slice.bytes()).await;
-        };
         let mut position = slice.position();
         let mut left = slice.len();
-        let (mut ready_bytes, mut turn_bytes) = (0, 0);
+        // First: by that the file is open.
+        let mut ready_bytes = self.load_piece(slice, left).await?;
+        let Some(file) = self.ready(slice.descriptor())? else {
+            return self.send_counted(slice.bytes()).await;
+        };
+        let mut turn_bytes = 0;
         while left > 0 {
-            if ready_bytes == 0
-                && let Some(stretch) = slice.stretch(slice.len() - left, SLICE_BYTES)
-            {
-                self.ready(self.lane.ready(&stretch).await)?;
-                ready_bytes = stretch.len();
+            if ready_bytes == 0 {
+                ready_bytes = self.load_piece(slice, left).await?;
             }
             let count = usize::try_from(ready_bytes).unwrap_or(usize::MAX);
             let sent = self
@@ -86,7 +85,7 @@ impl Output<'_> {
                     let mut at = position;
                     Ok(rustix::fs::sendfile(
                         self.stream,
-                        file,
+                        &file,
                         Some(&mut at),
                         count,
                     )?)
@@ -110,6 +109,15 @@ impl Output<'_> {
         Ok(())
     }
 
+    /// Loads what is sent next of `slice`, of which `left` bytes are left; how many bytes that is.
+    async fn load_piece(&self, slice: &FrameSlice, left: u64) -> Result<u64, ConnectionError> {
+        let Some(stretch) = slice.stretch(slice.len() - left, SLICE_BYTES) else {
+            return Ok(0);
+        };
+        self.ready(self.lane.ready(&stretch).await)?;
+        Ok(stretch.len())
+    }
+
     /// Loads the frames of `slice`, which are about to be looked at in memory.
     ///
     /// # Errors
@@ -121,7 +129,7 @@ impl Output<'_> {
         }
     }
 
-    fn ready(&self, loaded: Result<(), ReadError>) -> Result<(), ConnectionError> {
+    fn ready<T>(&self, loaded: Result<T, ReadError>) -> Result<T, ConnectionError> {
         loaded.map_err(|error| {
             let refusal = Refusal::from(error);
             self.counters.refuse(refusal.kind, 1);

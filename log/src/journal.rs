@@ -233,7 +233,7 @@ mod tests {
 
     fn open(path: &Path) -> Result<(Journal, Vec<Vec<u8>>), OpenError> {
         let mut seen = Vec::new();
-        let journal = Journal::open(&RealDisk, path, |payloads| {
+        let journal = Journal::open(&RealDisk::new(), path, |payloads| {
             seen = payloads.iter().map(|payload| payload.to_vec()).collect();
             Ok(None)
         })?;

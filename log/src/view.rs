@@ -5,7 +5,6 @@
 
 use std::collections::HashSet;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,7 +13,7 @@ use basalt_proto::{FrameLimits, Offset, PartitionId};
 use parking_lot::Mutex;
 
 use crate::block::{Block, BlockBuilder, crc32c};
-use crate::disk::{Disk, DiskFile};
+use crate::disk::{Descriptor, Disk, DiskFile};
 use crate::error::{OnDisk, ReadError};
 use crate::index::SegmentIdentity;
 use crate::mmap::Map;
@@ -158,10 +157,15 @@ impl FrameSlice {
         }
     }
 
-    /// The file to send from; `None` for an empty slice and on a simulated disk.
-    #[must_use]
-    pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        self.file.as_ref().and_then(|file| file.file.descriptor())
+    /// The file to send from; `None` for an empty slice and on a simulated disk. After [`Stretch::load`] it is open.
+    ///
+    /// # Errors
+    /// [`ReadError::Disk`] when it cannot be opened.
+    pub fn descriptor(&self) -> Result<Option<Descriptor>, ReadError> {
+        let Some(file) = &self.file else {
+            return Ok(None);
+        };
+        Ok(file.file.descriptor().on("open", &file.path)?)
     }
 
     /// Where in the file the frames begin.

@@ -43,7 +43,7 @@ pub(crate) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
         "{} is no data folder of Basalt: it has no catalogue",
         dir.display()
     );
-    let disk = RealDisk;
+    let disk = RealDisk::new();
     let folder = CheckedFolder::lock(&disk, dir).with_context(|| {
         format!(
             "cannot check {} (stop the server that uses it first)",

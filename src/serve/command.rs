@@ -89,8 +89,13 @@ fn raise_descriptor_limit() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    if let Err(error) = setrlimit(Resource::Nofile, raised) {
-        tracing::warn!(%error, current = ?limit.current, "cannot raise the limit of file descriptors");
+    match setrlimit(Resource::Nofile, raised) {
+        Ok(()) => {
+            tracing::info!(before = ?limit.current, now = ?limit.maximum, "the limit of file descriptors is raised");
+        }
+        Err(error) => {
+            tracing::warn!(%error, current = ?limit.current, "cannot raise the limit of file descriptors");
+        }
     }
 }
 

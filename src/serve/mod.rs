@@ -40,7 +40,7 @@ impl Instance {
         config.validate()?;
         let log_config = config.log_config();
         let log = tokio::task::spawn_blocking(move || {
-            Log::open(log_config, Arc::new(RealDisk), Arc::new(SystemClock))
+            Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock))
         })
         .await
         .context("opening the data folder was interrupted")?

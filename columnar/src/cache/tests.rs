@@ -4,6 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use basalt_log::RealDisk;
 use basalt_proto::{Frame, Offset};
 
+fn disk() -> Arc<dyn Disk> {
+    Arc::new(RealDisk::new())
+}
+
 fn frames(bytes: usize) -> Vec<u8> {
     let mut out = Vec::new();
     Frame::record(1, b"", &vec![b'x'; bytes - 29]).encode_into(&mut out);
@@ -13,12 +17,13 @@ fn frames(bytes: usize) -> Vec<u8> {
 fn write(unfinished: &FsPath, path: &FsPath, bytes: usize) -> Result<SegmentView, HydrateError> {
     std::fs::write(unfinished, frames(bytes)).unwrap();
     std::fs::rename(unfinished, path).unwrap();
-    SegmentView::open_chunk(&RealDisk, path, Offset(0), Offset(1)).map_err(HydrateError::Open)
+    SegmentView::open_chunk(&RealDisk::new(), path, Offset(0), Offset(1))
+        .map_err(HydrateError::Open)
 }
 
 fn open(limit_bytes: u64) -> (tempfile::TempDir, Arc<ChunkCache>) {
     let folder = tempfile::tempdir().unwrap();
-    let cache = ChunkCache::open(folder.path(), limit_bytes, Handle::current()).unwrap();
+    let cache = ChunkCache::open(folder.path(), limit_bytes, disk(), Handle::current()).unwrap();
     (folder, cache)
 }
 
@@ -107,7 +112,7 @@ async fn leftovers_are_removed_at_start_and_other_files_are_not() {
     for name in ["a.frames", "b.frames.unfinished", "precious.txt"] {
         std::fs::write(folder.path().join(name), b"x").unwrap();
     }
-    ChunkCache::open(folder.path(), 10, Handle::current()).unwrap();
+    ChunkCache::open(folder.path(), 10, disk(), Handle::current()).unwrap();
     let left: Vec<_> = std::fs::read_dir(folder.path())
         .unwrap()
         .map(|entry| entry.unwrap().file_name())

@@ -2,11 +2,10 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use basalt_log::{Disk, DiskFile, Map, Publisher, RealDisk};
+use basalt_log::{Descriptor, Disk, DiskFile, Map, Publisher, RealDisk};
 use basalt_proto::Offset;
 use parking_lot::Mutex;
 
@@ -22,6 +21,7 @@ const REMOVAL: &str = "removal of ";
 #[derive(Debug, Clone, Default)]
 struct FullDisk {
     full_for: Arc<Mutex<Option<&'static str>>>,
+    real: RealDisk,
 }
 
 impl FullDisk {
@@ -55,50 +55,54 @@ impl FullDisk {
 
 impl Disk for FullDisk {
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(path)
+        self.real.create_dir_all(path)
+    }
+
+    fn make_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.real.make_dir_all(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        RealDisk.list(path)
+        self.real.list(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.exists(path)
+        self.real.exists(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(path)
+        self.real.sync_dir(path)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
         // A file system that copies on write needs room for this, too.
         self.check(&format!("{REMOVAL}{}", path.display()))?;
-        RealDisk.remove_file(path)
+        self.real.remove_file(path)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir_all(path)
+        self.real.remove_dir_all(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
+        self.real.rename(from, to)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         self.check(&path.to_string_lossy())?;
-        Ok(self.wrap(path, RealDisk.create(path)?))
+        Ok(self.wrap(path, self.real.create(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, RealDisk.open(path)?))
+        Ok(self.wrap(path, self.real.open(path)?))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        RealDisk.lock(path)
+        self.real.lock(path)
     }
 
     fn boot_id(&self) -> String {
-        RealDisk.boot_id()
+        self.real.boot_id()
     }
 }
 
@@ -151,7 +155,7 @@ impl DiskFile for FullDiskFile {
         self.inner.sync_file_system()
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> io::Result<Option<Descriptor>> {
         self.inner.descriptor()
     }
 }

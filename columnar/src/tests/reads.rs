@@ -270,14 +270,14 @@ async fn a_row_group_is_hydrated_once_however_many_wait_and_the_next_is_prepared
     append_numbered(&partition, 300).await;
     fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
     let reads = (0..50).map(|_| partition.read(Offset(0), Offset::MAX, 100));
+    use std::os::fd::{AsFd as _, AsRawFd as _};
     let mut descriptors = std::collections::HashSet::new();
     let slices = futures::future::join_all(reads).await;
     for slice in &slices {
         let slice = slice.as_ref().unwrap();
         assert_eq!(slice.first_offset, Offset(0));
-        descriptors.insert(std::os::fd::AsRawFd::as_raw_fd(
-            &slice.descriptor().unwrap(),
-        ));
+        let descriptor = slice.descriptor().unwrap().unwrap();
+        descriptors.insert(descriptor.as_fd().as_raw_fd());
     }
     assert_eq!(descriptors.len(), 1, "all read the same file");
     let next = {

@@ -331,7 +331,7 @@ impl Setup {
             cache_bytes: 1 << 20,
             steps: Arc::new(NoSteps),
             store: None,
-            disk: Arc::new(RealDisk),
+            disk: Arc::new(RealDisk::new()),
         }
     }
 

@@ -49,7 +49,7 @@ impl Server {
         let (log, server) = runtime.block_on(async {
             let log = Log::open(
                 LogConfig::new(&root),
-                Arc::new(RealDisk),
+                Arc::new(RealDisk::new()),
                 Arc::new(SystemClock),
             )?;
             let store = ColdStore::local(root.join("cold"))?;

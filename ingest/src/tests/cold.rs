@@ -4,9 +4,8 @@
 use std::any::Any;
 use std::collections::BTreeSet;
 use std::io;
-use std::os::fd::BorrowedFd;
 
-use basalt_log::{DiskFile, Map, Publisher};
+use basalt_log::{Descriptor, DiskFile, Map, Publisher};
 use basalt_proto::ErrorKind;
 use basalt_proto::session::{EmptyResponse, FetchRequest, NO_END_OFFSET, Request, Start};
 use parking_lot::{Condvar, Mutex};
@@ -70,9 +69,19 @@ impl Gate {
 
 /// The real disk with a gate before what reads from it.
 #[derive(Debug)]
-struct ColdDisk(Arc<Gate>);
+struct ColdDisk {
+    gate: Arc<Gate>,
+    real: RealDisk,
+}
 
 impl ColdDisk {
+    fn new(gate: &Arc<Gate>) -> Self {
+        Self {
+            gate: Arc::clone(gate),
+            real: RealDisk::new(),
+        }
+    }
+
     fn wrap(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let is_segment = path.extension().is_some_and(|extension| extension == "seg");
         if !is_segment || !path.components().any(|part| part.as_os_str() == OLD) {
@@ -80,7 +89,7 @@ impl ColdDisk {
         }
         Arc::new(ColdFile {
             file,
-            gate: Arc::clone(&self.0),
+            gate: Arc::clone(&self.gate),
             loaded: Mutex::default(),
         })
     }
@@ -88,47 +97,51 @@ impl ColdDisk {
 
 impl Disk for ColdDisk {
     fn boot_id(&self) -> String {
-        RealDisk.boot_id()
+        self.real.boot_id()
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(path)
+        self.real.create_dir_all(path)
+    }
+
+    fn make_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.real.make_dir_all(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        RealDisk.list(path)
+        self.real.list(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.exists(path)
+        self.real.exists(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(path)
+        self.real.sync_dir(path)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_file(path)
+        self.real.remove_file(path)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir_all(path)
+        self.real.remove_dir_all(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
+        self.real.rename(from, to)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, RealDisk.create(path)?))
+        Ok(self.wrap(path, self.real.create(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, RealDisk.open(path)?))
+        Ok(self.wrap(path, self.real.open(path)?))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        RealDisk.lock(path)
+        self.real.lock(path)
     }
 }
 
@@ -196,7 +209,7 @@ impl DiskFile for ColdFile {
         self.file.sync_file_system()
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> io::Result<Option<Descriptor>> {
         self.file.descriptor()
     }
 }
@@ -204,7 +217,7 @@ impl DiskFile for ColdFile {
 /// A server with `count` frames of 100 KiB in the topic [`OLD`], of which nothing is in memory, and ten small ones in `hot`.
 async fn start_cold(count: u32, cold_reads: usize) -> (Harness, Arc<Gate>, Vec<Vec<u8>>) {
     let gate = Arc::new(Gate::default());
-    let disk = Arc::new(ColdDisk(Arc::clone(&gate)));
+    let disk = Arc::new(ColdDisk::new(&gate));
     let harness = Harness::start_on(disk, |config| config.cold_reads = cold_reads, None).await;
     let frames: Vec<Vec<u8>> = (0..count)
         .map(|number| frame(1, b"", &number.to_be_bytes().repeat(25 << 10), 1))

@@ -2,10 +2,9 @@
 
 use std::any::Any;
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::Path;
 
-use basalt_log::{DiskFile, Map, Publisher};
+use basalt_log::{Descriptor, DiskFile, Map, Publisher};
 use basalt_proto::ErrorKind;
 use parking_lot::{Condvar, Mutex};
 
@@ -70,9 +69,19 @@ impl Gate {
 
 /// The real disk with a gate before its segments and the write-ahead log.
 #[derive(Debug)]
-struct GatedDisk(Arc<Gate>);
+struct GatedDisk {
+    gate: Arc<Gate>,
+    real: RealDisk,
+}
 
 impl GatedDisk {
+    fn new(gate: &Arc<Gate>) -> Self {
+        Self {
+            gate: Arc::clone(gate),
+            real: RealDisk::new(),
+        }
+    }
+
     fn wrap(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let extension = path.extension().unwrap_or_default();
         let is_segment = extension == "seg";
@@ -81,7 +90,7 @@ impl GatedDisk {
         }
         Arc::new(GatedFile {
             file,
-            gate: Arc::clone(&self.0),
+            gate: Arc::clone(&self.gate),
             is_segment,
         })
     }
@@ -89,47 +98,51 @@ impl GatedDisk {
 
 impl Disk for GatedDisk {
     fn boot_id(&self) -> String {
-        RealDisk.boot_id()
+        self.real.boot_id()
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.create_dir_all(path)
+        self.real.create_dir_all(path)
+    }
+
+    fn make_dir_all(&self, path: &Path) -> io::Result<()> {
+        self.real.make_dir_all(path)
     }
 
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
-        RealDisk.list(path)
+        self.real.list(path)
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        RealDisk.exists(path)
+        self.real.exists(path)
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
-        RealDisk.sync_dir(path)
+        self.real.sync_dir(path)
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_file(path)
+        self.real.remove_file(path)
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        RealDisk.remove_dir_all(path)
+        self.real.remove_dir_all(path)
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        RealDisk.rename(from, to)
+        self.real.rename(from, to)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, RealDisk.create(path)?))
+        Ok(self.wrap(path, self.real.create(path)?))
     }
 
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
-        Ok(self.wrap(path, RealDisk.open(path)?))
+        Ok(self.wrap(path, self.real.open(path)?))
     }
 
     fn lock(&self, path: &Path) -> io::Result<Option<Box<dyn Any + Send + Sync>>> {
-        RealDisk.lock(path)
+        self.real.lock(path)
     }
 }
 
@@ -192,10 +205,11 @@ impl DiskFile for GatedFile {
     }
 
     fn sync_file_system(&self) -> io::Result<()> {
+        self.gate.pass()?;
         self.file.sync_file_system()
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    fn descriptor(&self) -> io::Result<Option<Descriptor>> {
         self.file.descriptor()
     }
 }
@@ -210,7 +224,7 @@ pub(super) async fn start_gated_with(
     gate: &Arc<Gate>,
     adjust: impl FnOnce(&mut ServerConfig),
 ) -> Harness {
-    Harness::start_on(Arc::new(GatedDisk(Arc::clone(gate))), adjust, None).await
+    Harness::start_on(Arc::new(GatedDisk::new(gate)), adjust, None).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

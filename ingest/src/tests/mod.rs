@@ -39,7 +39,7 @@ static MEMORY: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 /// What the connections of a server share, without a server.
 pub(crate) async fn shared(adjust: impl FnOnce(&mut ServerConfig)) -> (TempDir, Arc<Shared>) {
     let dir = TempDir::new().unwrap();
-    let log = open_log(&dir.path().join("data"), Arc::new(RealDisk)).await;
+    let log = open_log(&dir.path().join("data"), Arc::new(RealDisk::new())).await;
     let mut config = ServerConfig::default();
     adjust(&mut config);
     config.validate().unwrap();
@@ -86,7 +86,7 @@ impl Harness {
         adjust: impl FnOnce(&mut ServerConfig),
         http: Option<Arc<dyn HttpHandler>>,
     ) -> Self {
-        Self::start_on(Arc::new(RealDisk), adjust, http).await
+        Self::start_on(Arc::new(RealDisk::new()), adjust, http).await
     }
 
     async fn start_on(

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -95,7 +95,8 @@ pub trait Disk: Debug + Send + Sync {
     fn boot_id(&self) -> String;
 }
 
-/// An open file.
+/// An open file. A real one may be closed and opened again behind this: any method may fail for lack of descriptors, and
+/// where its name is gone though it was not removed through the [`Disk`].
 pub trait DiskFile: Debug + Send + Sync {
     /// Length in bytes.
     ///
@@ -188,7 +189,20 @@ pub trait DiskFile: Debug + Send + Sync {
     fn sync_file_system(&self) -> io::Result<()>;
 
     /// The descriptor, for `sendfile(2)`; `None` on a simulated disk.
-    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    ///
+    /// # Errors
+    /// The system's error where the file has to be opened for it.
+    fn descriptor(&self) -> io::Result<Option<Descriptor>>;
+}
+
+/// A descriptor of a file, which is open as long as this lives.
+#[derive(Debug, Clone)]
+pub struct Descriptor(Arc<real::OpenFile>);
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
 }
 
 fn temporary_path(path: &Path) -> PathBuf {

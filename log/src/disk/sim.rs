@@ -13,13 +13,12 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Disk, DiskFile};
+use super::{Descriptor, Disk, DiskFile};
 use crate::mmap::{Map, Memory, Publisher};
 
 const SECTOR_BYTES: usize = 512;
@@ -620,8 +619,8 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn descriptor(&self) -> io::Result<Option<Descriptor>> {
+        Ok(None)
     }
 }
 

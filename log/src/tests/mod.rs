@@ -1,6 +1,7 @@
-//! The log as a whole, on the simulated disk.
+//! The log as a whole, on the simulated disk; with few descriptors on the real one.
 
 mod damage;
+mod descriptors;
 mod faults;
 mod lifecycle;
 mod reading;

@@ -52,7 +52,7 @@ impl Fixture {
         let folder = tempfile::tempdir().unwrap();
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
-        let log = Log::open(log_config, Arc::new(RealDisk), Arc::new(SystemClock)).unwrap();
+        let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();
         let store = ColdStore::local(folder.path().join("cold")).unwrap();
         let cold = ColdConfig::new(folder.path().join("cache"));
         let tiered = TieredLog::open(log, store, cold).await.unwrap();

@@ -1,0 +1,109 @@
+//! Which files are open under which names, so that a closed descriptor can be opened again after its file was renamed.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
+
+use super::held::HeldFile;
+
+/// Locks that the names share.
+const LOCKS: usize = 64;
+
+/// The names of a disk's files.
+#[derive(Debug)]
+pub(super) struct Names {
+    /// Held by whoever makes, opens, renames or removes a name, while it does.
+    locks: [Mutex<()>; LOCKS],
+    known: Mutex<Known>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By path, and by number where several are open under one.
+    files: BTreeMap<(Arc<Path>, u64), Arc<HeldFile>>,
+    /// Folders that are being removed with all that is in them.
+    removing: Vec<PathBuf>,
+}
+
+impl Default for Names {
+    fn default() -> Self {
+        Self {
+            locks: [const { Mutex::new(()) }; LOCKS],
+            known: Mutex::default(),
+        }
+    }
+}
+
+impl Names {
+    /// Keeps others from the name.
+    pub(super) fn lock(&self, path: &Path) -> MutexGuard<'_, ()> {
+        self.locks[lock_number(path)].lock()
+    }
+
+    /// Keeps others from both names.
+    pub(super) fn lock_both(
+        &self,
+        one: &Path,
+        other: &Path,
+    ) -> (MutexGuard<'_, ()>, Option<MutexGuard<'_, ()>>) {
+        let (one, other) = (lock_number(one), lock_number(other));
+        // In the order of their numbers, so that no two wait for each other.
+        let first = self.locks[one.min(other)].lock();
+        let second = (one != other).then(|| self.locks[one.max(other)].lock());
+        (first, second)
+    }
+
+    /// Adds a file; whether its folder is being removed.
+    pub(super) fn add(&self, path: &Arc<Path>, file: &Arc<HeldFile>) -> bool {
+        let mut known = self.known.lock();
+        known
+            .files
+            .insert((Arc::clone(path), file.id()), Arc::clone(file));
+        known.removing.iter().any(|dir| path.starts_with(dir))
+    }
+
+    /// Drops a file; fine if it is not there.
+    pub(super) fn remove(&self, path: &Arc<Path>, id: u64) {
+        self.known.lock().files.remove(&(Arc::clone(path), id));
+    }
+
+    /// The files open under a name.
+    pub(super) fn at(&self, path: &Path) -> Vec<Arc<HeldFile>> {
+        let path: Arc<Path> = path.into();
+        let range = (Arc::clone(&path), 0)..=(path, u64::MAX);
+        let known = self.known.lock();
+        known
+            .files
+            .range(range)
+            .map(|(_, file)| Arc::clone(file))
+            .collect()
+    }
+
+    /// From now on files that appear below `dir` are kept open, too; those that are there already are answered.
+    pub(super) fn begin_removal(&self, dir: &Path) -> Vec<Arc<HeldFile>> {
+        let mut known = self.known.lock();
+        known.removing.push(dir.to_owned());
+        known
+            .files
+            .range((dir.into(), 0)..)
+            .take_while(|((path, _), _)| path.starts_with(dir))
+            .map(|(_, file)| Arc::clone(file))
+            .collect()
+    }
+
+    /// The removal that began is over.
+    pub(super) fn end_removal(&self, dir: &Path) {
+        let mut known = self.known.lock();
+        if let Some(index) = known.removing.iter().position(|removing| removing == dir) {
+            known.removing.swap_remove(index);
+        }
+    }
+}
+
+fn lock_number(path: &Path) -> usize {
+    let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(path);
+    usize::try_from(hash % LOCKS as u64).unwrap_or(0)
+}
