@@ -63,7 +63,8 @@ fn append(criterion: &mut Criterion) {
     let batch = FrameBatch::parse(&frames, &FrameLimits::default()).expect("sound frames");
     let folder = tempfile::tempdir().expect("a temporary folder");
     let config = LogConfig::new(folder.path());
-    let log = Log::open(config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).expect("an empty log");
+    let log =
+        Log::open(config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).expect("an empty log");
     let topic = TopicName::new("bench").expect("a valid name");
     let make = || {
         let made = log
