@@ -32,6 +32,7 @@ impl Config {
             block_bytes: log.block_bytes,
             flush_interval: Duration::from_millis(log.flush_interval_ms),
             flush_bytes: log.flush_bytes,
+            wal_bytes: log.wal_bytes,
             limits: self.limits(),
             auto_create_topics: log.auto_create_topics,
             default_partitions: log.default_partitions,

@@ -49,6 +49,9 @@ section! {
         flush_interval_ms: u64 = 500, in 1 ..= HOUR_MS;
         /// Unflushed bytes of a partition that cause a flush before the interval is over. Safe: 64 KiB to 1 GiB.
         flush_bytes: u64 = 64 * MIB, in 4096 ..= TIB;
+        /// Bytes of disk for the write-ahead log at most, which makes small appends to many partitions durable by one sync.
+        /// With 0 each partition is synced for itself.
+        wal_bytes: u64 = 64 * MIB, in 0 ..= TIB;
         /// Threads that carry out fsync. More: more partitions commit at once on disks that take it. Safe: 1 to 64.
         sync_threads: usize = 2, in 1 ..= 256;
         /// Bytes a record's key may have, inclusive. Safe: 1 to 16 MiB.
