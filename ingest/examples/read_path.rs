@@ -69,7 +69,7 @@ fn connect(port: &str) -> Outcome<TcpStream> {
 fn open_log(dir: &Path) -> Outcome<Arc<Log>> {
     Ok(Log::open(
         LogConfig::new(dir),
-        Arc::new(RealDisk),
+        Arc::new(RealDisk::new()),
         Arc::new(SystemClock),
     )?)
 }
