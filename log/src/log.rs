@@ -13,7 +13,7 @@ use tokio::sync::watch;
 
 use crate::clock::Clock;
 use crate::config::{LogConfig, TopicConfig};
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskFile};
 use crate::error::{CloseError, DiskError, OnDisk, OpenError, TopicError};
 use crate::groups::Groups;
 use crate::index::boot_field;
@@ -56,6 +56,8 @@ pub struct Log {
     groups: Groups,
     threads: Mutex<Vec<JoinHandle<()>>>,
     lock: Mutex<Option<Box<dyn Any + Send + Sync>>>,
+    /// A file on the disk of the data folder, open all the time, to sync the file system by.
+    on_disk: Arc<dyn DiskFile>,
 }
 
 #[derive(Debug)]
@@ -230,7 +232,9 @@ impl Log {
             opened.insert(topic.name().clone(), Arc::new(topic));
         }
         drop(replay);
-        settle_recovered(&shared, opened.values())?;
+        let path = catalogue_path(&data_dir);
+        let on_disk = shared.disk.open(&path).on("open", &path)?;
+        settle_recovered(&shared, opened.values(), on_disk.as_ref())?;
         let log = Arc::new(Self {
             shared,
             topics: RwLock::new(opened),
@@ -243,6 +247,7 @@ impl Log {
             groups,
             threads: Mutex::new(Vec::new()),
             lock: Mutex::new(Some(lock)),
+            on_disk,
         });
         log.start_threads(threads)?;
         Ok(log)
@@ -484,10 +489,11 @@ impl Log {
             }
         }
         let topics = self.topics();
-        let partitions = topics.iter().flat_map(|topic| topic.used_partitions());
-        let errors: Vec<_> = partitions
-            .filter_map(|partition| partition.close().err())
+        let partitions: Vec<_> = topics
+            .iter()
+            .flat_map(|topic| topic.used_partitions())
             .collect();
+        let errors = Partition::close_all(&partitions, self.on_disk.as_ref());
         if errors.is_empty() {
             self.shared.wal.close();
         }
@@ -558,11 +564,10 @@ fn open_catalogue(disk: &dyn Disk, data_dir: &Path) -> Result<(Journal, Replayed
 fn settle_recovered<'a>(
     shared: &Shared,
     topics: impl Iterator<Item = &'a Arc<Topic>>,
+    on_disk: &dyn DiskFile,
 ) -> Result<(), DiskError> {
     let partitions: Vec<_> = topics.flat_map(|topic| topic.used_partitions()).collect();
-    let path = catalogue_path(&shared.config.data_dir);
-    let on_disk = shared.disk.open(&path).on("open", &path)?;
-    Partition::settle_recovered(&partitions, on_disk.as_ref())?;
+    Partition::settle_recovered(&partitions, on_disk)?;
     let unproven: Vec<_> = partitions
         .iter()
         .filter(|partition| partition.is_unproven())

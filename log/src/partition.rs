@@ -244,7 +244,14 @@ impl Partition {
 
     /// Stops appends for good and tells all who wait for durability.
     fn stop(&self, state: &mut State, stopped: Stopped) -> AppendError {
-        let stopped = state.stopped.get_or_insert(stopped).clone();
+        // A failure while it is closed counts: no second try may make it good.
+        if matches!(
+            (&state.stopped, &stopped),
+            (None, _) | (Some(Stopped::Closed), Stopped::Poisoned(_))
+        ) {
+            state.stopped = Some(stopped);
+        }
+        let stopped = state.stopped.clone().unwrap_or(Stopped::Closed);
         let error = self.stopped_error(&stopped);
         self.progress.send_modify(|progress| {
             progress.failed.get_or_insert_with(|| error.clone());

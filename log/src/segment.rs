@@ -69,6 +69,8 @@ pub(crate) struct Active {
     pub(crate) committed_position: u64,
     pub(crate) committed_offset: Offset,
     end_offset: Offset,
+    /// Set while both files are as after a stop in order.
+    trimmed: bool,
     pub(crate) appended_at_ns: u64,
 }
 
@@ -175,6 +177,7 @@ impl Prepared {
             committed_position: 0,
             committed_offset: identity.base_offset,
             end_offset: identity.base_offset,
+            trimmed: false,
             appended_at_ns: 0,
         })
     }
@@ -246,6 +249,7 @@ impl Active {
             committed_position: 0,
             committed_offset: identity.base_offset,
             end_offset: identity.base_offset,
+            trimmed: false,
             appended_at_ns: 0,
         })
     }
@@ -274,6 +278,7 @@ impl Active {
             blocks: recovered.blocks,
             seal_bytes,
             allocated_bytes: recovered.allocated_bytes,
+            trimmed: !recovered.unsettled,
             end_offset: recovered.end_offset,
             appended_at_ns: recovered.appended_at_ns,
         }
@@ -392,6 +397,7 @@ impl Active {
             "room is made before an append (LOG-6)"
         );
         let (mut position, mut offset) = (start, self.end_offset);
+        self.trimmed = false;
         let before = self.blocks.mark();
         let written = PIECE.with_borrow_mut(|piece| {
             for whole in pieces(frames) {
@@ -425,15 +431,24 @@ impl Active {
             .publish(self.frame_bytes(), self.end_offset, boot)
     }
 
-    /// Cuts both files to what is in them and syncs them: the state of a log closed in order. All frames are synced and
-    /// have their entries.
-    pub(crate) fn trim(&mut self) -> Result<(), DiskError> {
+    /// Whether both files are as after a stop in order.
+    pub(crate) fn is_trimmed(&self) -> bool {
+        self.trimmed
+    }
+
+    /// Leaves the word of a stop in order in the index. All frames are settled. The index must be synced before
+    /// [`Self::cut`].
+    pub(crate) fn write_closed(&self) -> Result<(), DiskError> {
+        self.index.close(self.frame_bytes(), self.end_offset)
+    }
+
+    /// Cuts the file to its frames: with a sync of it that is the state of a log closed in order.
+    pub(crate) fn cut(&mut self) -> Result<(), DiskError> {
         let end = self.frame_bytes();
-        self.index.close(end, self.end_offset)?;
-        let file = &self.file.file;
-        file.set_len(closed_bytes(end))
-            .and_then(|()| file.sync())
-            .on("trim", &self.file.path)
+        let bytes = if end == 0 { 0 } else { closed_bytes(end) };
+        self.file.file.set_len(bytes).on("trim", &self.file.path)?;
+        self.trimmed = true;
+        Ok(())
     }
 
     /// A view of all its frames.

@@ -1,7 +1,7 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use basalt_proto::TopicName;
+use basalt_proto::{PartitionId, TopicName};
 
 use super::*;
 use crate::config::Config;
@@ -36,6 +36,8 @@ async fn a_dot_and_an_underscore_are_two_topics_in_the_metrics() {
     for name in ["a.b", "a_b"] {
         let topic = TopicName::new(name).unwrap();
         instance.tiered().topic_or_create(&topic).unwrap();
+        // One that nobody uses has no series.
+        instance.tiered().partition(&topic, PartitionId(0)).unwrap();
     }
     let answer = get(&instance, "/metrics").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");

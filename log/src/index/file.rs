@@ -87,7 +87,7 @@ impl IndexFile {
         if needed <= state.reserved_bytes {
             return Ok(());
         }
-        let ahead = needed + STEP_BYTES;
+        let ahead = needed + needed.min(STEP_BYTES);
         match self.file.reserve(ahead) {
             Ok(()) => state.reserved_bytes = ahead,
             Err(_) => {
@@ -137,7 +137,7 @@ impl IndexFile {
         self.file.sync().on("sync", &self.path)
     }
 
-    /// Adds the marker of a stop in order behind the entries and makes all durable.
+    /// Adds the marker of a stop in order behind the entries and cuts the file behind it. Nothing is synced.
     pub(crate) fn close(&self, position: u64, end_offset: Offset) -> Result<(), DiskError> {
         let mut state = self.state.lock();
         let closed = Block {
@@ -156,9 +156,6 @@ impl IndexFile {
             .write_at(&entry, state.bytes)
             .on("append to", &self.path)?;
         state.bytes += ENTRY_BYTES as u64;
-        self.file
-            .set_len(state.bytes)
-            .and_then(|()| self.file.sync())
-            .on("trim", &self.path)
+        self.file.set_len(state.bytes).on("trim", &self.path)
     }
 }

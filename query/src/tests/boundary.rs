@@ -7,7 +7,7 @@ use std::time::Duration;
 use arrow::array::{Array, AsArray, RecordBatch};
 use arrow::datatypes::Int64Type;
 use basalt_log::TopicConfig;
-use basalt_proto::Frame;
+use basalt_proto::{Frame, PartitionId};
 
 use super::{Fixture, name};
 
@@ -59,7 +59,10 @@ async fn run(seed: u64, expiring: bool) {
         async move {
             let mut random = Random(seed);
             let payload = [b'x'; 300];
-            let partition = Arc::clone(&fixture.tiered.topic_partitions(&name("t"))[0]);
+            let partition = fixture
+                .tiered
+                .partition(&name("t"), PartitionId(0))
+                .unwrap();
             while !stop.load(Ordering::Relaxed) {
                 // Not faster than cooling: a backlog would leave nothing but cooling to test.
                 if partition.bounds().hot_bytes > (64 << 10) {

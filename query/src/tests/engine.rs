@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arrow::datatypes::DataType;
-use basalt_proto::Frame;
+use basalt_proto::{Frame, PartitionId};
 use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::{ColumnarValue, ScalarUDF, Volatility, create_udf};
 use futures::StreamExt;
@@ -102,7 +102,10 @@ async fn a_finished_query_unpins_what_it_read() {
     let fixture = Fixture::new().await;
     fixture.create("t", 1, 1 << 20).await;
     fixture.append("t", 0, &[Frame::record(1, b"", b"x")]).await;
-    let partition = fixture.tiered.topic_partitions(&super::name("t"))[0].clone();
+    let partition = fixture
+        .tiered
+        .partition(&super::name("t"), PartitionId(0))
+        .unwrap();
     let view = partition.snapshot().hot[0].clone();
     assert_eq!(fixture.rows("SELECT count(*) FROM t").await, ["1"]);
     eventually("only this test holds the view", || {
