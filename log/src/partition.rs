@@ -217,6 +217,22 @@ impl Partition {
         }
     }
 
+    /// Everything below is durable.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn synced_offset(&self) -> Offset {
+        self.progress.borrow().synced_offset
+    }
+
+    /// Which of its locks are held: the state's, that of disk work, that of making the next segment.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn locked(&self) -> [bool; 3] {
+        [
+            self.state.is_locked(),
+            self.disk_work.is_locked(),
+            self.prepare_work.is_locked(),
+        ]
+    }
+
     fn level(&self) -> TopicDurability {
         self.config.read().durability
     }

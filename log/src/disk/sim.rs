@@ -4,11 +4,13 @@
 //! is there (durable). A sync that succeeds copies the sectors that differ from the clean image to the durable one. A sync
 //! that fails marks them clean all the same, as Linux does: a later sync does not write them.
 //!
-//! Must be survived, and is made here: [`SimDisk::power_loss`] (any subset of unsynced sectors is lost, a sector may be
-//! torn at any byte, unsynced names come or go in their order), [`SimDisk::process_loss`] (the page cache stays), failing
-//! syncs, allocations, writes, renames and creations, and a full disk.
-//! Out of scope: sectors that rot while nobody looks (tests flip bits by [`SimDisk::change`]), a disk that lies about a
-//! sync, and folders that vanish (a folder is there once anything was created in it).
+//! Must be survived, and is made here: [`SimDisk::power_loss`] (any subset of unsynced sectors is lost, in whatever order they
+//! were written, a sector may be torn at any byte, unsynced names come or go in their order within a folder and in any order
+//! across folders), [`SimDisk::process_loss`] (the page cache stays), either of them between any two operations
+//! ([`SimDisk::stop_after`]; the write it falls into is done in part), failing syncs, allocations, writes (done in part, too),
+//! renames and creations, a full disk, and work of other threads while a sync is under way ([`SimDisk::during_sync`]).
+//! Reordering ends at a sync: what was written before it is there whenever anything written after it is. Out of scope: sectors that rot while nobody looks (tests flip bits by [`SimDisk::change`]), a disk that lies about a
+//! sync, and folders that come or go by themselves (a folder that was made is there).
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,6 +25,7 @@ use super::{Disk, DiskFile};
 use crate::mmap::{Map, Memory, Publisher};
 
 const SECTOR_BYTES: usize = 512;
+const PAGE_BYTES: usize = 4096;
 /// Address space of a simulated file.
 const FILE_CAPACITY: usize = 4 << 20;
 
@@ -91,6 +94,7 @@ pub struct SimDisk {
 struct Sim {
     live: BTreeMap<PathBuf, Arc<SimFile>>,
     durable: BTreeMap<PathBuf, Arc<SimFile>>,
+    folders: BTreeSet<PathBuf>,
     /// Changes of names that no folder sync covered yet, in order.
     pending: Vec<(PathBuf, NameChange)>,
     faults: Vec<Fault>,
@@ -98,6 +102,26 @@ struct Sim {
     boot: u64,
     locked: Arc<Mutex<bool>>,
     operations: u64,
+    /// The process ends after so many operations.
+    stop_at: Option<u64>,
+    stopped: bool,
+    /// The write that the end fell into is done as far as it is.
+    nothing_more: bool,
+    during_sync: Vec<DuringSync>,
+}
+
+/// What another thread does while a sync is under way.
+struct DuringSync {
+    skip: u64,
+    /// Whether the sync covers what it writes.
+    covered: bool,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for DuringSync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DuringSync({}, {})", self.skip, self.covered)
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -156,6 +180,45 @@ impl SimDisk {
         self.sim.lock().faults.is_empty()
     }
 
+    /// Ends the process after `operations` more operations: a write that comes then is done in part at most, everything else
+    /// and all that follows fails and changes nothing. Then take [`Self::process_loss`] or [`Self::power_loss`].
+    pub fn stop_after(&self, operations: u64) {
+        let mut sim = self.sim.lock();
+        sim.stop_at = Some(sim.operations + operations);
+    }
+
+    /// Takes back an end that has not come.
+    pub fn clear_stop(&self) {
+        self.sim.lock().stop_at = None;
+    }
+
+    /// Whether the end that [`Self::stop_after`] set has come.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.sim.lock().stopped
+    }
+
+    /// Does `work` while the sync of a file is under way, after `skip` others: before the sync takes effect if it is `covered`,
+    /// else after. The work runs on the syncing thread, so it must not wait for a lock held there.
+    pub fn during_sync(&self, skip: u64, covered: bool, work: impl FnOnce() + Send + 'static) {
+        self.sim.lock().during_sync.push(DuringSync {
+            skip,
+            covered,
+            work: Box::new(work),
+        });
+    }
+
+    /// Forgets the work that no sync was there for.
+    pub fn clear_during_sync(&self) {
+        let forgotten = std::mem::take(&mut self.sim.lock().during_sync);
+        drop(forgotten);
+    }
+
+    /// Forgets the faults that did not happen.
+    pub fn clear_faults(&self) {
+        self.sim.lock().faults.clear();
+    }
+
     /// Whether the disk has no free block.
     pub fn set_full(&self, full: bool) {
         self.sim.lock().full = full;
@@ -176,6 +239,7 @@ impl SimDisk {
             let mut copy = next.sim.lock();
             copy.boot = sim.boot;
             copy.full = sim.full;
+            copy.folders = sim.folders.clone();
             let mut copied: BTreeMap<*const SimFile, Arc<SimFile>> = BTreeMap::new();
             let mut duplicate = |file: &Arc<SimFile>| {
                 Arc::clone(
@@ -234,6 +298,7 @@ impl SimDisk {
             let mut after = next.sim.lock();
             after.boot = sim.boot + 1;
             after.full = sim.full;
+            after.folders = sim.folders.clone();
             for (path, file) in names {
                 let survivor = file.after_power_loss(&path, &next.sim, rng);
                 after.live.insert(path.clone(), Arc::clone(&survivor));
@@ -295,6 +360,11 @@ impl SimDisk {
 
 impl Sim {
     fn step(&mut self, operation: Operation, path: &Path) -> io::Result<()> {
+        self.stopped |= self.stop_at.is_some_and(|at| self.operations >= at);
+        if self.stopped {
+            self.nothing_more |= operation != Operation::Write;
+            return Err(io::Error::other("the process has ended"));
+        }
         self.operations += 1;
         let name = path.to_string_lossy();
         let hit = self.faults.iter_mut().position(|fault| {
@@ -308,6 +378,18 @@ impl Sim {
         hit.map_or(Ok(()), |at| {
             Err(io::Error::from(self.faults.remove(at).kind))
         })
+    }
+
+    /// The work that is to be done during this sync.
+    fn take_during_sync(&mut self) -> Option<DuringSync> {
+        let mut due = None;
+        for (at, work) in self.during_sync.iter_mut().enumerate() {
+            if work.skip == 0 {
+                due.get_or_insert(at);
+            }
+            work.skip = work.skip.saturating_sub(1);
+        }
+        due.map(|at| self.during_sync.remove(at))
     }
 
     fn change_name(&mut self, path: &Path, change: NameChange) {
@@ -331,7 +413,12 @@ fn not_found() -> io::Error {
 }
 
 impl Disk for SimDisk {
-    fn create_dir_all(&self, _path: &Path) -> io::Result<()> {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        let mut sim = self.sim.lock();
+        if !sim.stopped {
+            let folders = path.ancestors().map(Path::to_owned);
+            sim.folders.extend(folders);
+        }
         Ok(())
     }
 
@@ -340,6 +427,7 @@ impl Disk for SimDisk {
         let names: BTreeSet<String> = sim
             .live
             .keys()
+            .chain(&sim.folders)
             .filter_map(|file| file.strip_prefix(path).ok()?.components().next())
             .map(|name| name.as_os_str().to_string_lossy().into_owned())
             .collect();
@@ -347,12 +435,8 @@ impl Disk for SimDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        Ok(self
-            .sim
-            .lock()
-            .live
-            .keys()
-            .any(|file| file.starts_with(path)))
+        let sim = self.sim.lock();
+        Ok(sim.folders.contains(path) || sim.live.keys().any(|file| file.starts_with(path)))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -377,16 +461,21 @@ impl Disk for SimDisk {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        let mut sim = self.sim.lock();
-        let inside: Vec<PathBuf> = sim
-            .live
-            .keys()
+        let inside: Vec<PathBuf> = self
+            .paths()
+            .into_iter()
             .filter(|file| file.starts_with(path))
-            .cloned()
             .collect();
-        inside
-            .iter()
-            .for_each(|file| sim.change_name(file, NameChange::Remove(file.clone())));
+        for file in &inside {
+            self.remove_file(file)?;
+        }
+        // What became of the names in the folder is durable with the folder's own name being gone.
+        let mut sim = self.sim.lock();
+        let parent = path.parent().unwrap_or(Path::new(""));
+        sim.folders.retain(|folder| !folder.starts_with(path));
+        for (dir, _) in sim.pending.iter_mut().filter(|(dir, _)| dir.starts_with(path)) {
+            parent.clone_into(dir);
+        }
         Ok(())
     }
 
@@ -576,12 +665,18 @@ impl DiskFile for SimFile {
     }
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let disk_full = self.enter(Operation::Write)?;
         let position = to_index(position)?;
+        let (entered, bytes) = match self.enter(Operation::Write) {
+            Ok(disk_full) => (Ok(disk_full), bytes),
+            Err(error) => (Err(error), self.part_of(bytes, position)),
+        };
         let end = to_index((position + bytes.len()) as u64)?;
         let mut state = self.state.lock();
-        if disk_full && end > state.reserved.max(state.clean.len()) {
+        if *entered.as_ref().unwrap_or(&false) && end > state.reserved.max(state.clean.len()) {
             return Err(full());
+        }
+        if bytes.is_empty() {
+            return entered.map(drop);
         }
         self.memory.write(position, bytes);
         state.len = state.len.max(end);
@@ -589,14 +684,70 @@ impl DiskFile for SimFile {
         state
             .dirtied
             .extend(position / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
-        Ok(())
+        entered.map(drop)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let allowed = self.enter(Operation::Sync);
+        let (allowed, others) = self.enter_sync()?;
+        let (before, after): (Option<_>, Option<_>) = match others {
+            Some(others) if others.covered => (Some(others.work), None),
+            Some(others) => (None, Some(others.work)),
+            None => (None, None),
+        };
+        if let Some(work) = before {
+            work();
+        }
+        self.take_effect(allowed.is_ok());
+        if let Some(work) = after {
+            work();
+        }
+        allowed
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl SimFile {
+    /// Whether a sync goes well, and what others do meanwhile; an error once the process has ended.
+    fn enter_sync(&self) -> io::Result<(io::Result<()>, Option<DuringSync>)> {
+        let Some(sim) = self.sim.upgrade() else {
+            return Ok((Ok(()), None));
+        };
+        let mut sim = sim.lock();
+        let allowed = sim.step(Operation::Sync, &self.path);
+        if sim.stopped {
+            return allowed.map(|()| (Ok(()), None));
+        }
+        let others = sim.take_during_sync();
+        Ok((allowed, others))
+    }
+
+    /// What a write that is cut off has done: some of its pages, or all, or nothing once the process has ended.
+    fn part_of<'a>(&self, bytes: &'a [u8], position: usize) -> &'a [u8] {
+        let Some(sim) = self.sim.upgrade() else {
+            return &[];
+        };
+        let mut sim = sim.lock();
+        let too_late = sim.nothing_more;
+        sim.nothing_more = sim.stopped;
+        if too_late {
+            return &[];
+        }
+        let first = (PAGE_BYTES - position % PAGE_BYTES).min(bytes.len());
+        let pages = 1 + (bytes.len() - first).div_ceil(PAGE_BYTES);
+        match SimRng::new(sim.operations).below(pages + 1) {
+            0 => &[],
+            page => &bytes[..(first + (page - 1) * PAGE_BYTES).min(bytes.len())],
+        }
+    }
+
+    /// The sectors that differ from what the kernel believes to be on the disk get there, or do not and are believed to be.
+    fn take_effect(&self, well: bool) {
         let mut state = self.state.lock();
         let live = self.memory.read(0..state.len);
-        if allowed.is_ok() {
+        if well {
             state.durable.resize(live.len(), 0);
             for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
                 let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
@@ -609,10 +760,5 @@ impl DiskFile for SimFile {
         }
         state.clean = live;
         state.dirtied.clear();
-        allowed.map(drop)
-    }
-
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        None
     }
 }

@@ -218,8 +218,7 @@ impl Opening<'_> {
             let empty = matches!(&recovered, RecoveredSegment::Open(open, _) if open.end_offset == base_offset);
             if empty {
                 // A roll that was given up, or was cut off by a crash before its first frame.
-                disk.remove_file(path).on("remove", path)?;
-                return Ok(());
+                return remove_empty(disk, path);
             }
             self.find(path, 0, "it begins before the segment before it ends; the records there are served from the earlier one");
         }
@@ -290,7 +289,7 @@ impl Opening<'_> {
         let path = open.file.path.clone();
         self.log_end_offset = self.log_end_offset.max(identity.base_offset);
         if !is_last {
-            return disk.remove_file(&path).on("remove", &path);
+            return remove_empty(disk, &path);
         }
         if index == IndexState::Damaged {
             let index_path = index_path(&path);
@@ -349,4 +348,14 @@ impl Opening<'_> {
             self.sealed.push(Arc::new(active.view(true)));
         }
     }
+}
+
+/// Removes a segment without a frame, and its index.
+fn remove_empty(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
+    disk.remove_file(path).on("remove", path)?;
+    let index = index_path(path);
+    if disk.exists(&index).on("look for", &index)? {
+        disk.remove_file(&index).on("remove", &index)?;
+    }
+    Ok(())
 }

@@ -269,3 +269,24 @@ fn a_last_entry_that_does_not_read_is_found_and_put_aside() {
     let kept = String::from_utf8_lossy(&aside.read_all().unwrap()).into_owned();
     assert!(kept.contains("\"b\""), "{kept}");
 }
+
+/// With no room for a write-ahead log a group commit computed a size below zero.
+#[test]
+fn a_write_ahead_log_of_any_size_makes_commits_durable() {
+    for wal_bytes in (0..2000).step_by(50) {
+        let disk = SimDisk::new();
+        let config = crate::LogConfig {
+            wal_bytes,
+            ..config()
+        };
+        let log = open_with(&disk, config.clone());
+        let first = partition(&log, TopicDurability::Fsync);
+        for _ in 0..5 {
+            append_committed(&first, &record(b"a")).unwrap();
+        }
+        drop(first);
+        let after = open_with(&disk.power_loss(&mut SimRng::new(wal_bytes)), config);
+        let again = partition(&after, TopicDurability::Fsync);
+        assert_eq!(read_all(&again).len(), 5, "{wal_bytes} bytes");
+    }
+}

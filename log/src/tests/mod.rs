@@ -1,9 +1,14 @@
 //! The log as a whole, on the simulated disk.
 
+#[cfg(test)]
 mod damage;
+#[cfg(test)]
 mod faults;
+#[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
 mod reading;
+#[cfg(test)]
 mod residency;
-mod simulation;
+pub mod simulation;
 mod support;

@@ -292,12 +292,14 @@ impl Wal {
 
     /// The most bytes of frames that one record may have.
     pub(crate) fn largest_record(&self) -> u64 {
-        MAX_RECORD_BYTES.min(self.smallest_file() / 4)
+        // However many records it is cut into, with a header each, a group holds it: no frame is shorter than 29 bytes.
+        MAX_RECORD_BYTES.min(self.largest_group() / 4)
     }
 
     /// The most bytes of records that one group may have, and still fits every file.
     pub(crate) fn largest_group(&self) -> u64 {
-        self.smallest_file() - FILE_HEADER_BYTES as u64
+        self.smallest_file()
+            .saturating_sub(FILE_HEADER_BYTES as u64)
     }
 
     /// Begins a group of `bytes`, at most [`Self::largest_group`], in a file that has room for it; `None` when there is none:
@@ -424,8 +426,14 @@ impl Wal {
         self.state.lock().spare.push_back(file);
     }
 
+    /// Whether the list of files is in use, so that nothing may be committed by the same thread: for tests.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.state.is_locked()
+    }
+
     /// Has the file written no more before a checkpoint, whatever room it has: for tests.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn turn(&self) {
         let mut state = self.state.lock();
         let current = state.current.take();
