@@ -407,6 +407,9 @@ impl Log {
                 }));
             }
             self.shared.disk.remove_dir_all(&dir).on("clear", &dir)?;
+        }
+        if catalogue.deleted.contains(name) {
+            // Also where the folder is gone: the sync after its removal may have failed.
             self.sync_topics_dir()?;
         }
         // Commits that were under way while an earlier topic of the name was deleted.

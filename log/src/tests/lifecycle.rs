@@ -290,3 +290,22 @@ fn a_write_ahead_log_of_any_size_makes_commits_durable() {
         assert_eq!(read_all(&again).len(), 5, "{wal_bytes} bytes");
     }
 }
+
+/// The folder was removed, the sync of that failed, and the next topic of the name was made without another one: after a
+/// power loss it had the old topic's records.
+#[test]
+fn a_deletion_that_was_not_synced_brings_nothing_back_under_the_next_topic() {
+    for seed in 0..30 {
+        let disk = SimDisk::new();
+        let log = open(&disk);
+        let old = partition(&log, TopicDurability::Fsync);
+        append(&old, &record(b"old"), Durability::Fsync).unwrap();
+        disk.fail(Operation::SyncDir, "/topics", 0, ErrorKind::Other);
+        assert!(log.delete_topic(&topic_name(), old.topic_id()).is_err());
+        let new = partition(&log, TopicDurability::Fsync);
+        append(&new, &record(b"new"), Durability::Fsync).unwrap();
+        let after = open(&disk.power_loss(&mut SimRng::new(seed)));
+        let again = partition(&after, TopicDurability::Fsync);
+        assert_eq!(read_all(&again), [(0, b"new".to_vec())], "seed {seed}");
+    }
+}
