@@ -342,8 +342,6 @@ fn recover_unsealed(
                 kept => kept?,
             }
         }
-        // What is cut must not be taken for frames by a later recovery.
-        file.set_len(verdict.end).on("cut the torn tail of", path)?;
     }
     let published = to_usize(verdict.end).on("map", path)?;
     let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
@@ -363,6 +361,13 @@ fn recover_unsealed(
         segment.block_bytes,
     );
     file.sync().on("sync", path)?;
+    if file_bytes > verdict.end {
+        // What is cut must not be taken for frames by a later recovery. Only now: a file that ends with its frames is
+        // believed to have been closed in order, with all of them on the disk (LOG-6).
+        file.set_len(verdict.end)
+            .and_then(|()| file.sync())
+            .on("cut the torn tail of", path)?;
+    }
     let index_path = index_path(path);
     let ends = index.ends.iter().take_while(|end| **end <= verdict.end);
     let (entries, covered_position) = ends.fold((0, 0), |(count, _), end| (count + 1, *end));

@@ -1,10 +1,11 @@
 //! Disks that refuse: PUB-03 to PUB-05, and every other operation failing once.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use super::support::*;
 use crate::disk::sim::{Operation, SimDisk, SimRng};
-use crate::{AppendError, Durability, TopicDurability};
+use crate::{AppendError, Durability, Log, TopicDurability};
 use basalt_proto::Offset;
 
 /// PUB-03: the file was grown sparsely and mapped; a full disk killed the process, and some could not start again.
@@ -242,5 +243,30 @@ fn one_failure(operation: Operation, kind: ErrorKind, skip: u64, committed: bool
             found.len(),
             "{operation:?} {kind:?} after {skip}: a record is there twice"
         );
+    }
+}
+
+/// Recovery cut the tail off before what it kept was on the disk. When the power went in between, the file ended with its
+/// frames as after a stop in order, and a frame with lost sectors was served.
+#[test]
+fn a_recovery_that_a_power_loss_cuts_off_leaves_nothing_altered_behind() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Os);
+    append(&first, &record(&[7; 1500]), Durability::Os).unwrap();
+    for operations in 0..40 {
+        for seed in 0..20 {
+            let killed = disk.process_loss();
+            killed.stop_after(operations);
+            let _ = Log::open(
+                config(),
+                Arc::new(killed.clone()),
+                Arc::new(crate::ManualClock::new(1)),
+            );
+            let log = open(&killed.power_loss(&mut SimRng::new(seed)));
+            for (_, payload) in read_all(&partition(&log, TopicDurability::Os)) {
+                assert!(payload == [7; 1500], "after {operations}, seed {seed}");
+            }
+        }
     }
 }

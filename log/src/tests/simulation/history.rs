@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use basalt_proto::{Offset, PartitionId, TopicName};
 use parking_lot::Mutex;
@@ -261,6 +262,7 @@ impl<'a> History<'a> {
         }
         let everywhere = self.everywhere();
         let all: Vec<_> = everywhere.iter().map(|at| self.partition(*at)).collect();
+        let committing = Arc::new(AtomicBool::new(!may_commit));
         for _ in 0..1 + self.choices.below(3) {
             let at = self.any();
             let other = Other {
@@ -268,7 +270,7 @@ impl<'a> History<'a> {
                 all: all.clone(),
                 at,
                 partition: self.partition(at),
-                may_commit,
+                committing: Arc::clone(&committing),
                 outcomes: Arc::clone(&self.outcomes),
             };
             let work = match self.choices.below(5) {
@@ -343,7 +345,10 @@ impl<'a> History<'a> {
                 partitions.push(self.partition(at));
             }
         }
-        self.note(format!("commit {}", partitions.len()));
+        let names = partitions.iter().map(|partition| (partition.topic().as_str(), partition.id()));
+        let names = names.collect::<Vec<_>>();
+        let what = format!("commit {names:?}");
+        self.note(what);
         self.meanwhile(false);
         self.log.commit_now(&partitions);
         self.came_back(None);

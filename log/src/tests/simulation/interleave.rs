@@ -1,6 +1,7 @@
 //! Work of other threads while a sync is under way, done at that very point.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use basalt_proto::{FrameBatch, FrameLimits};
 use parking_lot::Mutex;
@@ -45,8 +46,8 @@ pub(super) struct Other {
     pub(super) all: Vec<Arc<Partition>>,
     pub(super) at: (usize, usize),
     pub(super) partition: Arc<Partition>,
-    /// There is one thread that commits: it does not overtake itself.
-    pub(super) may_commit: bool,
+    /// Set while there is a commit under way, or none may be: there is one thread that commits.
+    pub(super) committing: Arc<AtomicBool>,
     pub(super) outcomes: Arc<Mutex<Vec<Sent>>>,
 }
 
@@ -66,9 +67,11 @@ impl Other {
                     result,
                 });
             }
-            Work::Commit if self.may_commit && !self.log.wal_is_locked() => {
-                if self.all.iter().all(|partition| !partition.locked()[0]) {
+            Work::Commit if !self.log.wal_is_locked() => {
+                let free = self.all.iter().all(|partition| !partition.locked()[0]);
+                if free && !self.committing.swap(true, Ordering::Relaxed) {
                     self.log.commit_unsettled(&self.all);
+                    self.committing.store(false, Ordering::Relaxed);
                 }
             }
             // A failure has poisoned the partition; the history sees that.
