@@ -109,6 +109,8 @@ struct State {
     reserved_offset: Offset,
     /// Where the log went on when it was opened.
     opened_offset: Offset,
+    /// Everything below is marked as published, or is settled.
+    marked_offset: Offset,
     /// Bytes appended since it was last settled.
     unsettled_bytes: u64,
     /// Nothing is committed before everything below is settled: it was too much for the write-ahead log, and what is
@@ -305,6 +307,7 @@ impl State {
             settled_offset: log_end_offset,
             reserved_offset,
             opened_offset: log_end_offset,
+            marked_offset: log_end_offset,
             unsettled_bytes: 0,
             settle_first: None,
             commit_postponed: false,

@@ -270,3 +270,25 @@ fn a_recovery_that_a_power_loss_cuts_off_leaves_nothing_altered_behind() {
         }
     }
 }
+
+/// A topic went from level `fsync` to `os`: the next append showed records in a full segment that had no published mark, and
+/// the end of the process cost them.
+#[test]
+fn records_that_a_change_of_the_level_shows_survive_the_process() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for _ in 0..10 {
+        append(&first, &record(&[1; 900]), Durability::None).unwrap();
+    }
+    let os = crate::TopicConfig {
+        durability: TopicDurability::Os,
+        ..crate::TopicConfig::default()
+    };
+    log.alter_topic(&topic_name(), os).unwrap();
+    append(&first, &record(&[2; 900]), Durability::None).unwrap();
+    assert_eq!(read_all(&first).len(), 11, "they are shown");
+    let log = open(&disk.process_loss());
+    let again = partition(&log, TopicDurability::Os);
+    assert_eq!(read_all(&again).len(), 11);
+}
