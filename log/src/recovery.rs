@@ -332,15 +332,13 @@ fn recover_unsealed(
         )
     };
     report(path, index, &verdict, file_bytes, findings);
-    if file_bytes > verdict.end {
-        if index.damage.is_some() || index.torn {
-            match keep_aside(disk, path, &file, verdict.end, findings) {
-                // A torn index is what a crash leaves, and a full disk must not keep the rest from being read.
-                Err(error) if error.is_full() && index.damage.is_none() => {
-                    tracing::warn!(path = %path.display(), %error, "a torn tail is cut without a copy");
-                }
-                kept => kept?,
+    if file_bytes > verdict.end && (index.damage.is_some() || index.torn) {
+        match keep_aside(disk, path, &file, verdict.end, findings) {
+            // A torn index is what a crash leaves, and a full disk must not keep the rest from being read.
+            Err(error) if error.is_full() && index.damage.is_none() => {
+                tracing::warn!(path = %path.display(), %error, "a torn tail is cut without a copy");
             }
+            kept => kept?,
         }
     }
     let published = to_usize(verdict.end).on("map", path)?;

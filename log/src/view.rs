@@ -183,13 +183,12 @@ impl SlicePlan {
         let walks_first = from > first.base_offset
             || self.ends_in_first()
             || self.stop.end_position() - first.position > max_bytes;
-        let walked = walks_first.then_some(*first).into_iter().chain(self.last);
+        let mut walked = walks_first.then_some(*first).into_iter().chain(self.last);
         let is_absent =
             |block: Block| !Stretch::new(file, block.position, block.end_position()).is_resident();
         let end_position = self.last.unwrap_or(self.stop).end_position();
         walked
-            .map(is_absent)
-            .any(|absent| absent)
+            .any(is_absent)
             .then(|| Stretch::new(file, first.position, end_position))
     }
 }

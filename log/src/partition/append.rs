@@ -82,7 +82,10 @@ impl Partition {
         let full = unmarked
             .filter_map(|segment| Some((segment.index.as_ref()?, segment)))
             .map(|(index, segment)| index.publish(segment.frame_bytes, segment.end_offset, boot));
-        let active = state.active.iter().map(|active| active.mark_published(boot));
+        let active = state
+            .active
+            .iter()
+            .map(|active| active.mark_published(boot));
         let marked: Result<(), DiskError> = full.chain(active).collect();
         if let Err(error) = marked {
             return Err(self.poison(state, &error));

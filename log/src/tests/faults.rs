@@ -292,3 +292,28 @@ fn records_that_a_change_of_the_level_shows_survive_the_process() {
     let again = partition(&log, TopicDurability::Os);
     assert_eq!(read_all(&again).len(), 11);
 }
+
+/// A file of the write-ahead log whose maker was killed before its name was durable was used by the next process, and gone
+/// after a power loss, with all that was acknowledged by it.
+#[test]
+fn a_write_ahead_log_found_at_the_start_has_a_durable_name_before_it_is_used() {
+    for operations in 0..40 {
+        let disk = SimDisk::new();
+        let first = partition(&open(&disk), TopicDurability::Fsync);
+        disk.stop_after(operations);
+        let _ = append_committed(&first, &record(b"a"));
+        let killed = disk.process_loss();
+        let log = open(&killed);
+        let again = partition(&log, TopicDurability::Fsync);
+        let appended = append_committed(&again, &record(b"b")).unwrap();
+        for seed in 0..10 {
+            let log = open(&killed.power_loss(&mut SimRng::new(seed)));
+            let found = read_all(&partition(&log, TopicDurability::Fsync));
+            let expected = (appended.base_offset.0, b"b".to_vec());
+            assert!(
+                found.contains(&expected),
+                "after {operations}, seed {seed}: {found:?}"
+            );
+        }
+    }
+}

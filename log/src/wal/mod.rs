@@ -240,7 +240,12 @@ impl Wal {
             next_number: 1,
             ..WalState::default()
         };
-        for (number, path) in wal_paths(disk.as_ref(), &dir)? {
+        let paths = wal_paths(disk.as_ref(), &dir)?;
+        if !paths.is_empty() {
+            // A file that an earlier process made and whose name it could not sync any more is put to use, too.
+            disk.sync_dir(&dir).on("sync", &dir)?;
+        }
+        for (number, path) in paths {
             let file = disk.open(&path).on("open", &path)?;
             let capacity = file.len().on("read the length of", &path)?;
             state.next_number = state.next_number.max(number + 1);
