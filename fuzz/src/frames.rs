@@ -56,7 +56,10 @@ fn parse(data: &[u8], limits: FrameLimits) {
             assert_eq!(flow, Ok(ControlFlow::Continue(())), "a checked batch");
             assert_eq!(expanded, u64::from(frame.header.logical_count()));
         }
-        assert_eq!((frames, records), (batch.frame_count(), batch.record_count()));
+        assert_eq!(
+            (frames, records),
+            (batch.frame_count(), batch.record_count())
+        );
         copy(&batch, limits);
     }
     if let FrameStop::Incomplete {
@@ -72,7 +75,10 @@ fn parse(data: &[u8], limits: FrameLimits) {
     // In two steps it comes to the same.
     let mut check = FrameCheck::new(data, limits);
     let end = check.records().unwrap_or(data.len());
-    let steps = check.finish(end).batch.map_or(0, |batch| batch.bytes().len());
+    let steps = check
+        .finish(end)
+        .batch
+        .map_or(0, |batch| batch.bytes().len());
     assert!(steps <= taken && (steps == taken || steps == end));
 }
 

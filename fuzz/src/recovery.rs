@@ -35,7 +35,8 @@ pub fn run(data: &[u8]) {
         let from_files = given.iter().any(|file| contains(file, frame));
         assert!(from_files, "offset {offset} is in no file");
     }
-    let _ = check(&disk.process_loss());
+    // With checksums that were put right things pass that the log never writes: what becomes of those is not promised.
+    let sound = check(&disk.beside()) == Some(0);
     let mut expected = served;
     for payload in [&b"first"[..], b"second"] {
         let mut bytes = Vec::new();
@@ -58,7 +59,7 @@ pub fn run(data: &[u8]) {
     let log = open(&disk).expect("what was opened opens again");
     let partition = partition_of(&log).expect("the topic is still there");
     let again = read(&partition);
-    if closed.is_ok() {
+    if sound && closed.is_ok() {
         for (offset, frame) in &expected {
             assert_eq!(again.get(offset), Some(frame), "offset {offset} is gone");
         }
@@ -77,7 +78,12 @@ fn open(disk: &SimDisk) -> Option<Arc<Log>> {
         wal_bytes: 64 << 10,
         ..LogConfig::new("/data")
     };
-    Log::open(config, Arc::new(disk.clone()), Arc::new(ManualClock::new(1))).ok()
+    Log::open(
+        config,
+        Arc::new(disk.clone()),
+        Arc::new(ManualClock::new(1)),
+    )
+    .ok()
 }
 
 fn partition_of(log: &Log) -> Option<Arc<Partition>> {

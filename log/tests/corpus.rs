@@ -1,6 +1,8 @@
 //! The fuzzers' corpus of data folders (`fuzz/corpus/recovery`), run without libFuzzer. `BASALT_WRITE_CORPUS=1` writes the
 //! seeds anew from real folders: one of a process that was killed, one closed in order, one with sealed segments.
 
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -23,7 +25,12 @@ fn open(disk: &SimDisk) -> Arc<Log> {
         wal_bytes: 64 << 10,
         ..LogConfig::new("/data")
     };
-    Log::open(config, Arc::new(disk.clone()), Arc::new(ManualClock::new(1))).unwrap()
+    Log::open(
+        config,
+        Arc::new(disk.clone()),
+        Arc::new(ManualClock::new(1)),
+    )
+    .unwrap()
 }
 
 /// A folder with some records in it.
@@ -75,7 +82,10 @@ fn input(disk: &SimDisk) -> Vec<u8> {
             _ => continue,
         };
         let mut bytes = disk.open(&path).unwrap().read_all().unwrap();
-        let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |at| at + 2);
+        let end = bytes
+            .iter()
+            .rposition(|byte| *byte != 0)
+            .map_or(0, |at| at + 2);
         bytes.truncate(end);
         input.push(kind);
         input.extend(u16::try_from(bytes.len()).unwrap().to_be_bytes());

@@ -1,6 +1,8 @@
 //! The fuzzers' corpora (`fuzz/corpus`), run without libFuzzer. `BASALT_WRITE_CORPUS=1` writes the seeds anew from the golden
 //! files.
 
+#![allow(clippy::unwrap_used, missing_docs, unreachable_pub)]
+
 use std::path::{Path, PathBuf};
 
 #[path = "../../fuzz/src/frames.rs"]

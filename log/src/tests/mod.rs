@@ -1,4 +1,5 @@
 //! The log as a whole, on the simulated disk.
+#![allow(clippy::unwrap_used)]
 
 #[cfg(test)]
 mod damage;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::history::{Change, History, PARTITIONS, TopicModel, read_all};
+use super::history::History;
+use super::reading::read_all;
 use super::support::data_dir;
+use super::topics::{Change, PARTITIONS, TopicModel, config_of};
 use crate::check::CheckedFolder;
-use crate::disk::sim::SimDisk;
 use crate::{Log, ManualClock, TopicDurability};
 
 impl History<'_> {
@@ -104,7 +105,11 @@ impl History<'_> {
                 assert!(sealed.is_ok() || self.full, "{sealed:?}");
             }
         }
-        if !self.everywhere().into_iter().any(|at| self.partition(at).is_unproven()) {
+        if !self
+            .everywhere()
+            .into_iter()
+            .any(|at| self.partition(at).is_unproven())
+        {
             self.folder_is_sound(frames);
         }
         self.check("restart");
@@ -128,10 +133,7 @@ impl History<'_> {
                 self.took_over(at, topic, level);
             }
             (None, Some(Change::Deleted(level))) => {
-                let config = crate::TopicConfig {
-                    durability: level,
-                    ..crate::TopicConfig::default()
-                };
+                let config = config_of(level);
                 let name = model.name.clone();
                 self.set_full(false);
                 let made = self.log.create_topic(&name, PARTITIONS, config);
@@ -146,7 +148,7 @@ impl History<'_> {
 
     /// After a recovery `basalt check` finds nothing, and as many frames as are served.
     fn folder_is_sound(&self, served: u64) {
-        let folder: SimDisk = self.disk.process_loss();
+        let folder = self.disk.beside();
         let checked = CheckedFolder::lock(&folder, &data_dir()).unwrap();
         let report = checked.check(|_| ()).unwrap();
         assert!(report.findings.is_empty(), "{:#?}", report.findings);

@@ -1,57 +1,21 @@
 //! One history: what is done to the log, step by step, and the model that follows it.
 
-use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use basalt_proto::{Offset, PartitionId, TopicName};
+use basalt_proto::TopicName;
 use parking_lot::Mutex;
 
 use super::choices::Choices;
 use super::interleave::{Other, Send, Sent, Work, append};
 use super::model::{PartitionModel, Payload, Promise};
+use super::reading::read_all;
 use super::support::{config, open_with, record};
+use super::tally::Tally;
+use super::topics::{PARTITIONS, TopicModel, create};
 use crate::disk::sim::{Operation, SimDisk};
-use crate::{AppendError, Durability, Log, LogConfig, Partition, TopicConfig, TopicDurability};
-use crate::{Topic, TopicId};
-
-pub(super) const PARTITIONS: u32 = 2;
-
-/// A topic, and what is known of it.
-pub(super) struct TopicModel {
-    pub(super) name: TopicName,
-    pub(super) topic: Arc<Topic>,
-    pub(super) level: TopicDurability,
-    /// Whether the high watermark has always meant that records are durable, since the log was opened.
-    pub(super) shown_durably: bool,
-    pub(super) partitions: Vec<PartitionModel>,
-    /// What was begun and may or may not have happened.
-    pub(super) changing: Option<Change>,
-}
-
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Change {
-    /// Deleted, and perhaps made anew at a level.
-    Deleted(TopicDurability),
-    Altered,
-}
-
-impl TopicModel {
-    pub(super) fn id(&self) -> TopicId {
-        self.topic.id()
-    }
-
-    pub(super) fn partition(&self, number: usize) -> Arc<Partition> {
-        let id = PartitionId(u32::try_from(number).unwrap());
-        self.topic.partition(id).unwrap()
-    }
-
-    pub(super) fn forget(&mut self) {
-        self.partitions = (0..PARTITIONS).map(|_| PartitionModel::default()).collect();
-        self.shown_durably = self.level == TopicDurability::Fsync;
-    }
-}
+use crate::{AppendError, Durability, Log, LogConfig, Partition, TopicDurability};
 
 pub(super) struct History<'a> {
     pub(super) choices: Choices<'a>,
@@ -62,60 +26,12 @@ pub(super) struct History<'a> {
     /// Whether operations are made to fail.
     pub(super) faulty: bool,
     pub(super) full: bool,
+    /// Whether all appends are of one length, so that what is written over old bytes ends where those did.
+    uniform: bool,
     number: u64,
     outcomes: Arc<Mutex<Vec<Sent>>>,
     pub(super) trace: Vec<String>,
     pub(super) tally: Tally,
-}
-
-/// How often what happened.
-#[derive(Debug, Default)]
-pub(super) struct Tally {
-    pub(super) steps: u64,
-    pub(super) appends: u64,
-    pub(super) refused: u64,
-    pub(super) seals: u64,
-    pub(super) releases: u64,
-    pub(super) others: u64,
-    pub(super) process_losses: u64,
-    pub(super) power_losses: u64,
-    pub(super) cut_operations: u64,
-    pub(super) cut_recoveries: u64,
-    pub(super) topics_made: u64,
-    pub(super) rotten: u64,
-    pub(super) refused_reads: u64,
-}
-
-impl Tally {
-    fn fields(&mut self) -> [&mut u64; 13] {
-        [
-            &mut self.steps,
-            &mut self.appends,
-            &mut self.refused,
-            &mut self.seals,
-            &mut self.releases,
-            &mut self.others,
-            &mut self.process_losses,
-            &mut self.power_losses,
-            &mut self.cut_operations,
-            &mut self.cut_recoveries,
-            &mut self.topics_made,
-            &mut self.rotten,
-            &mut self.refused_reads,
-        ]
-    }
-
-    pub(super) fn add(&mut self, mut other: Self) {
-        for (sum, more) in self.fields().into_iter().zip(other.fields()) {
-            *sum += *more;
-        }
-    }
-
-    #[cfg(test)]
-    pub(super) fn assert_everything_happened(&mut self) {
-        let zero = self.fields().iter().any(|count| **count == 0);
-        assert!(!zero, "something never happened: {self:?}");
-    }
 }
 
 /// The number that each payload begins with.
@@ -134,6 +50,7 @@ impl<'a> History<'a> {
             ..config()
         };
         let faulty = choices.below(2) == 1;
+        let uniform = choices.once_in(4);
         let disk = SimDisk::new();
         let log = open_with(&disk, config.clone());
         let levels = [TopicDurability::Fsync, TopicDurability::Os];
@@ -158,6 +75,7 @@ impl<'a> History<'a> {
             log,
             faulty,
             full: false,
+            uniform,
             number: 0,
             outcomes: Arc::default(),
             trace: Vec::new(),
@@ -220,11 +138,21 @@ impl<'a> History<'a> {
     fn send(&mut self) -> Send {
         let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
         let largest = self.choices.pick(&[20, 200, 900, 2500]);
-        for _ in 0..1 + self.choices.below(4) {
+        let frames = if self.uniform {
+            1
+        } else {
+            1 + self.choices.below(4)
+        };
+        for _ in 0..frames {
             self.number += 1;
             let mut payload = self.number.to_be_bytes().to_vec();
             let fill = u8::try_from(self.number % 26).unwrap();
-            payload.resize(8 + self.choices.below(largest), b'a' + fill);
+            let more = if self.uniform {
+                200
+            } else {
+                self.choices.below(largest)
+            };
+            payload.resize(8 + more, b'a' + fill);
             if self.choices.once_in(6) {
                 // Zeros look like a page that never reached the disk.
                 payload[8..].fill(0);
@@ -256,7 +184,7 @@ impl<'a> History<'a> {
     }
 
     /// Has other threads do something during the syncs that come next.
-    fn meanwhile(&mut self, may_commit: bool) {
+    pub(super) fn meanwhile(&mut self, may_commit: bool) {
         if !self.choices.once_in(3) {
             return;
         }
@@ -280,12 +208,13 @@ impl<'a> History<'a> {
                 _ => Work::Prepare,
             };
             let (skip, covered) = (self.choices.below(3) as u64, self.choices.below(2) == 0);
-            self.disk.during_sync(skip, covered, move || other.run(work));
+            self.disk
+                .during_sync(skip, covered, move || other.run(work));
         }
     }
 
     /// Takes what appends have answered into the model: the own one, if it was one, and those of other threads.
-    fn came_back(&mut self, own: Option<Sent>) {
+    pub(super) fn came_back(&mut self, own: Option<Sent>) {
         self.disk.clear_during_sync();
         let others = std::mem::take(&mut *self.outcomes.lock());
         self.tally.others += others.len() as u64;
@@ -345,19 +274,31 @@ impl<'a> History<'a> {
                 partitions.push(self.partition(at));
             }
         }
-        let names = partitions.iter().map(|partition| (partition.topic().as_str(), partition.id()));
+        let names = partitions
+            .iter()
+            .map(|partition| (partition.topic().as_str(), partition.id()));
         let names = names.collect::<Vec<_>>();
         let what = format!("commit {names:?}");
         self.note(what);
         self.meanwhile(false);
-        self.log.commit_now(&partitions);
+        if self.choices.below(2) == 0 {
+            self.log.commit_now(&partitions);
+        } else {
+            // What is too much for it waits for a thread: the next step that settles.
+            self.log.commit_unsettled(&partitions);
+        }
         self.came_back(None);
     }
 
     fn settle(&mut self) {
         let at = self.any();
         self.meanwhile(true);
-        let settled = self.partition(at).sync_now();
+        let partition = self.partition(at);
+        let settled = if self.choices.below(2) == 0 {
+            partition.sync_now()
+        } else {
+            partition.settle_if_asked()
+        };
         self.note(format!("settle {at:?}: {settled:?}"));
         self.came_back(None);
     }
@@ -402,62 +343,6 @@ impl<'a> History<'a> {
         self.came_back(None);
     }
 
-    /// Deletes a topic and makes another one of the name.
-    fn make_anew(&mut self) {
-        let at = self.choices.below(self.topics.len());
-        let levels = [TopicDurability::Fsync, TopicDurability::Os];
-        let level = self.choices.pick(&levels);
-        self.meanwhile(true);
-        let (name, id) = (self.topics[at].name.clone(), self.topics[at].id());
-        self.topics[at].changing = Some(Change::Deleted(level));
-        let deleted = self.log.delete_topic(&name, id);
-        self.note(format!("delete {name}: {deleted:?}"));
-        // Appends that went on meanwhile are the old topic's.
-        self.came_back(None);
-        if self.log.topic(&name).is_some() {
-            let excused = self.full || self.faulty || self.disk.has_stopped();
-            assert!(excused, "{deleted:?}");
-            return;
-        }
-        // A catalogue that failed takes nothing until the log is opened anew.
-        match create(&self.log, &name, level) {
-            Ok(topic) => {
-                self.tally.topics_made += 1;
-                self.took_over(at, topic, level);
-            }
-            Err(error) => {
-                let excused = self.full || self.faulty || self.disk.has_stopped();
-                assert!(excused, "{error:?}");
-                self.note(format!("create {name}: {error:?}"));
-                self.set_full(false);
-                self.restart(false);
-            }
-        }
-    }
-
-    /// The topic is another one of the name.
-    pub(super) fn took_over(&mut self, at: usize, topic: Arc<Topic>, level: TopicDurability) {
-        let model = &mut self.topics[at];
-        assert!(topic.id() > model.id(), "an id was given twice");
-        (model.topic, model.level, model.changing) = (topic, level, None);
-        model.forget();
-    }
-
-    fn alter(&mut self) {
-        let at = self.choices.below(self.topics.len());
-        let level = match self.topics[at].level {
-            TopicDurability::Fsync => TopicDurability::Os,
-            TopicDurability::Os => TopicDurability::Fsync,
-        };
-        let model = &mut self.topics[at];
-        (model.changing, model.shown_durably) = (Some(Change::Altered), false);
-        let altered = self.log.alter_topic(&model.name, config_of(level));
-        if altered.is_ok() {
-            (model.level, model.changing) = (level, None);
-        }
-        self.note(format!("topic {at} to {level:?}: {altered:?}"));
-    }
-
     pub(super) fn set_full(&mut self, full: bool) {
         self.full = full;
         self.disk.set_full(full);
@@ -484,7 +369,9 @@ impl<'a> History<'a> {
             Operation::Remove,
         ];
         let operation = self.choices.pick(&operations);
-        let kind = self.choices.pick(&[ErrorKind::StorageFull, ErrorKind::Other]);
+        let kind = self
+            .choices
+            .pick(&[ErrorKind::StorageFull, ErrorKind::Other]);
         let skip = self.choices.below(4) as u64;
         self.note(format!("fail {operation:?} {kind:?} after {skip}"));
         self.disk.fail(operation, "", skip, kind);
@@ -527,7 +414,10 @@ impl<'a> History<'a> {
             .map(|at| self.partition(at).bounds())
             .collect();
         self.note(format!("{bounds:?}"));
-        (std::mem::take(&mut self.trace), std::mem::take(&mut self.tally))
+        (
+            std::mem::take(&mut self.trace),
+            std::mem::take(&mut self.tally),
+        )
     }
 }
 
@@ -539,52 +429,5 @@ impl Drop for History<'_> {
         }
         // What a log does when it is dropped is of no interest any more.
         self.disk.stop_after(0);
-    }
-}
-
-fn config_of(durability: TopicDurability) -> TopicConfig {
-    TopicConfig {
-        durability,
-        ..TopicConfig::default()
-    }
-}
-
-fn create(
-    log: &Log,
-    name: &TopicName,
-    level: TopicDurability,
-) -> Result<Arc<Topic>, crate::TopicError> {
-    log.create_topic(name, PARTITIONS, config_of(level))
-}
-
-/// Everything that is visible: payloads by their offsets.
-pub(super) fn read_all(partition: &Partition) -> BTreeMap<u64, Vec<u8>> {
-    super::support::read_all(partition).into_iter().collect()
-}
-
-/// As [`read_all`], but damage is passed over; and the stretches that were refused.
-pub(super) fn read_around_damage(
-    partition: &Partition,
-) -> (BTreeMap<u64, Vec<u8>>, Vec<std::ops::Range<u64>>) {
-    let (mut found, mut refused) = (BTreeMap::new(), Vec::new());
-    let mut next = partition.bounds().log_start_offset;
-    loop {
-        match partition.read(next, Offset(u64::MAX), 1) {
-            Ok(slice) if slice.next_offset == next => return (found, refused),
-            Ok(slice) => {
-                let limits = basalt_proto::FrameLimits::UNLIMITED;
-                for frame in basalt_proto::FrameWalk::new(slice.bytes(), limits) {
-                    let frame = frame.unwrap();
-                    found.insert(frame.header.offset.0, frame.payload.to_vec());
-                }
-                next = slice.next_offset;
-            }
-            Err(crate::ReadError::Corrupt { next_offset, .. }) => {
-                assert!(next_offset > next, "a refusal that gets nowhere");
-                refused.push(next.0..next_offset.0);
-                next = next_offset;
-            }
-            Err(error) => panic!("{error:?}"),
-        }
     }
 }

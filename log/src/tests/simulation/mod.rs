@@ -21,10 +21,14 @@ mod crash;
 mod history;
 mod interleave;
 mod model;
+mod reading;
 mod rot;
+mod tally;
+mod topics;
 
 use choices::Choices;
-use history::{History, Tally};
+use history::History;
+use tally::Tally;
 
 const STEPS: u32 = 150;
 

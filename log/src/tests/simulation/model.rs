@@ -138,7 +138,10 @@ impl PartitionModel {
                 "offset {offset} holds what nobody sent there"
             );
             let number = super::history::number_of(payload);
-            assert!(numbers.insert(number), "offset {offset} holds a record twice");
+            assert!(
+                numbers.insert(number),
+                "offset {offset} holds a record twice"
+            );
         }
     }
 
@@ -162,7 +165,11 @@ impl PartitionModel {
         }
         self.only_sent(found);
         let (visible, end) = (bounds.high_watermark.0, bounds.log_end_offset.0);
-        assert!(end >= self.seen_end, "ends at {end}, below {}", self.seen_end);
+        assert!(
+            end >= self.seen_end,
+            "ends at {end}, below {}",
+            self.seen_end
+        );
         if !power_lost || shown_durably {
             assert!(visible >= self.visible, "the high watermark fell");
         }

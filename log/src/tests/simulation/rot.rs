@@ -1,6 +1,7 @@
 //! Bit rot: a flipped bit in a file that was on the disk, found at the next start.
 
-use super::history::{History, read_around_damage};
+use super::history::History;
+use super::reading::read_around_damage;
 use super::support::data_dir;
 use crate::check::CheckedFolder;
 use crate::disk::sim::SimDisk;
@@ -73,9 +74,9 @@ impl History<'_> {
 
     fn flip(&mut self, disk: &SimDisk) -> Option<(PathBuf, usize)> {
         let rots = |path: &PathBuf| {
-            let suffix = path.extension().is_some_and(|suffix| {
-                suffix == "seg" || suffix == "idx" || suffix == "wal"
-            });
+            let suffix = path
+                .extension()
+                .is_some_and(|suffix| suffix == "seg" || suffix == "idx" || suffix == "wal");
             suffix || path.ends_with("catalogue")
         };
         let mut paths: Vec<PathBuf> = disk.paths().into_iter().filter(rots).collect();
@@ -99,7 +100,7 @@ fn length(disk: &SimDisk, path: &Path) -> usize {
 
 /// How much `basalt check` finds wrong; a catalogue that does not read counts.
 fn findings(disk: &SimDisk) -> usize {
-    let folder = disk.process_loss();
+    let folder = disk.beside();
     let checked = CheckedFolder::lock(&folder, &data_dir()).unwrap();
     checked
         .check(|_| ())
