@@ -33,8 +33,9 @@ mod topic;
 mod view;
 mod wal;
 
-#[cfg(test)]
-mod tests;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod tests;
 
 pub use block::{Block, crc32c};
 pub use clock::{Clock, ManualClock, SystemClock};

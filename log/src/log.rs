@@ -283,9 +283,31 @@ impl Log {
     }
 
     /// Has the write-ahead log go on in another file.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn turn_wal(&self) {
         self.shared.wal.turn();
+    }
+
+    /// A group commit of these partitions, on this thread; those that are too much for it are settled.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn commit_now(&self, partitions: &[Arc<Partition>]) {
+        self.commit_unsettled(partitions);
+        for partition in partitions {
+            // What fails has poisoned the partition.
+            let _ = partition.settle_if_asked();
+        }
+    }
+
+    /// As [`Self::commit_now`], without the settling.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn commit_unsettled(&self, partitions: &[Arc<Partition>]) {
+        crate::partition::commit_group(&self.shared, partitions.to_vec());
+    }
+
+    /// Whether a thread is at the write-ahead log's list of files.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn wal_is_locked(&self) -> bool {
+        self.shared.wal.is_locked()
     }
 
     /// Its clock.
@@ -384,6 +406,9 @@ impl Log {
                 }));
             }
             self.shared.disk.remove_dir_all(&dir).on("clear", &dir)?;
+        }
+        if catalogue.deleted.contains(name) {
+            // Also where the folder is gone: the sync after its removal may have failed.
             self.sync_topics_dir()?;
         }
         // Commits that were under way while an earlier topic of the name was deleted.

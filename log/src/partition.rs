@@ -111,6 +111,8 @@ struct State {
     reserved_offset: Offset,
     /// Where the log went on when it was opened.
     opened_offset: Offset,
+    /// Everything below is marked as published, or is settled.
+    marked_offset: Offset,
     /// Bytes appended since it was last settled.
     unsettled_bytes: u64,
     /// Nothing is committed before everything below is settled: it was too much for the write-ahead log, and what is
@@ -148,8 +150,10 @@ struct Unsealed {
     base_offset: Offset,
     end_offset: Offset,
     file: Arc<SegmentFile>,
-    /// `None` when the index was damaged: only the sealed one will be written.
+    /// `None` when the index was damaged, or had no room for what it lacked: only the sealed one will be written.
     index: Option<Arc<IndexFile>>,
+    /// Whether what is there of the index goes with the first settling.
+    drops_index: bool,
     named: Arc<AtomicBool>,
     frame_bytes: u64,
     committed_position: u64,
@@ -217,6 +221,22 @@ impl Partition {
             Some(Stopped::Poisoned(reason)) => Some(reason.clone()),
             _ => None,
         }
+    }
+
+    /// Everything below is durable.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn synced_offset(&self) -> Offset {
+        self.progress.borrow().synced_offset
+    }
+
+    /// Which of its locks are held: the state's, that of disk work, that of making the next segment.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn locked(&self) -> [bool; 3] {
+        [
+            self.state.is_locked(),
+            self.disk_work.is_locked(),
+            self.prepare_work.is_locked(),
+        ]
     }
 
     fn level(&self) -> TopicDurability {
@@ -298,6 +318,7 @@ impl State {
             settled_offset: log_end_offset,
             reserved_offset,
             opened_offset: log_end_offset,
+            marked_offset: log_end_offset,
             unsettled_bytes: 0,
             settle_first: None,
             commit_postponed: false,
@@ -360,6 +381,7 @@ impl Unsealed {
             end_offset: active.end_offset(),
             file: Arc::clone(&active.file),
             index: Some(Arc::clone(&active.index)),
+            drops_index: false,
             named: Arc::clone(&active.named),
             frame_bytes: active.frame_bytes(),
             committed_position: active.committed_position,

@@ -33,8 +33,8 @@ use crate::index::{
     read_young_index,
 };
 use crate::segment::{
-    PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path, map_capacity, round_up,
-    young_index_path,
+    PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path,
+    map_capacity, round_up, young_index_path,
 };
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
@@ -349,18 +349,27 @@ fn recover_unsealed(
         )
     };
     report(path, index, &verdict, file_bytes, findings);
-    if file_bytes > verdict.end {
-        if index.damage.is_some() || index.torn {
-            match keep_aside(disk, path, &file, verdict.end, findings) {
-                // A torn index is what a crash leaves, and a full disk must not keep the rest from being read.
-                Err(error) if error.is_full() && index.damage.is_none() => {
-                    tracing::warn!(path = %path.display(), %error, "a torn tail is cut without a copy");
-                }
-                kept => kept?,
+    if file_bytes > verdict.end && (index.damage.is_some() || index.torn) {
+        match keep_aside(disk, path, &file, verdict.end, findings) {
+            // A torn index is what a crash leaves, and a full disk must not keep the rest from being read.
+            Err(error) if error.is_full() && index.damage.is_none() => {
+                tracing::warn!(path = %path.display(), %error, "a torn tail is cut without a copy");
             }
+            kept => kept?,
         }
-        // What is cut must not be taken for frames by a later recovery.
-        file.set_len(verdict.end).on("cut the torn tail of", path)?;
+    }
+    if file_bytes > verdict.end && !file_bytes.is_multiple_of(PAGE_BYTES) {
+        // No crash left it: it was cut from outside, somewhere in a frame. Its frames are made sure of before it ends with
+        // them, as if it had been closed in order (LOG-6).
+        let cut = file
+            .sync()
+            .and_then(|()| file.set_len(closed_bytes(verdict.end)));
+        cut.on("cut the torn tail of", path)?;
+    } else if file_bytes > verdict.end && !verdict.closed {
+        // What does not count must not be taken for frames by a later recovery. It is not cut off: a file that ends with its
+        // frames is believed to have been closed in order, with all of them on the disk (LOG-6), and these are not yet.
+        file.zero_from(verdict.end)
+            .on("clear the torn tail of", path)?;
     }
     let published = to_usize(verdict.end).on("map", path)?;
     let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
@@ -411,6 +420,7 @@ fn recover_unsealed(
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
+            damaged: !verdict.damaged.is_empty(),
             unsettled: young || !verdict.closed || covered_position < verdict.end,
             covered: Covered {
                 // The last block may still grow.

@@ -151,6 +151,10 @@ impl DiskFile for FullDiskFile {
         self.inner.sync()
     }
 
+    fn zero_from(&self, from: u64) -> io::Result<()> {
+        self.inner.zero_from(from)
+    }
+
     fn sync_file_system(&self) -> io::Result<()> {
         self.inner.sync_file_system()
     }

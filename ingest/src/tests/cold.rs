@@ -205,6 +205,10 @@ impl DiskFile for ColdFile {
         Ok(())
     }
 
+    fn zero_from(&self, from: u64) -> io::Result<()> {
+        self.file.zero_from(from)
+    }
+
     fn sync_file_system(&self) -> io::Result<()> {
         self.file.sync_file_system()
     }

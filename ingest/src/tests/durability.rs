@@ -204,6 +204,10 @@ impl DiskFile for GatedFile {
         self.file.sync()
     }
 
+    fn zero_from(&self, from: u64) -> io::Result<()> {
+        self.file.zero_from(from)
+    }
+
     fn sync_file_system(&self) -> io::Result<()> {
         self.gate.pass()?;
         self.file.sync_file_system()

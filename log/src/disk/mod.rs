@@ -131,6 +131,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// The system's error.
     fn set_len(&self, bytes: u64) -> io::Result<()>;
 
+    /// Makes all bytes from `from` to the end of the file zero. The length stays, and so do blocks.
+    ///
+    /// # Errors
+    /// The system's error; some of them may be zero.
+    fn zero_from(&self, from: u64) -> io::Result<()>;
+
     /// Maps `capacity` bytes of address space, the first `published` of which may be read.
     ///
     /// # Errors

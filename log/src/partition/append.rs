@@ -71,17 +71,28 @@ impl Partition {
         })
     }
 
-    /// LOG-3: without the mark a crash of the process alone would cost the frames.
+    /// LOG-3: without the mark a crash of the process alone would cost the frames. What was appended before, when nothing
+    /// was shown from the page cache, is shown with them: it may stand in segments that are full by now.
     fn mark_published(&self, state: &mut State) -> Result<(), AppendError> {
         let boot = &self.shared.boot;
-        match state
+        let marked_offset = state.marked_offset;
+        let unmarked = state
+            .unsealed
+            .iter()
+            .filter(|segment| !segment.settled && segment.end_offset > marked_offset);
+        let full = unmarked
+            .filter_map(|segment| Some((segment.index.as_ref()?, segment)))
+            .map(|(index, segment)| index.publish(segment.frame_bytes, segment.end_offset, boot));
+        let active = state
             .active
-            .as_ref()
-            .map(|active| active.mark_published(boot))
-        {
-            Some(Err(error)) => Err(self.poison(state, &error)),
-            _ => Ok(()),
+            .iter()
+            .map(|active| active.mark_published(boot));
+        let marked: Result<(), DiskError> = full.chain(active).collect();
+        if let Err(error) = marked {
+            return Err(self.poison(state, &error));
         }
+        state.marked_offset = state.log_end_offset;
+        Ok(())
     }
 
     /// Waits until an append is as durable as `durability` says: at once for `os` and `none`.

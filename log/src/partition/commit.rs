@@ -179,15 +179,18 @@ impl Partition {
     /// [`AppendError::Poisoned`] as [`Self::sync_now`].
     pub fn commit_now(self: &Arc<Self>) -> Result<(), AppendError> {
         commit_group(&self.shared, vec![Arc::clone(self)]);
-        let settle = std::mem::take(&mut self.state.lock().queued.settle);
-        if settle {
-            self.sync_now()?;
-        }
+        self.settle_if_asked()?;
         let state = self.state.lock();
         match &state.stopped {
             Some(stopped) => Err(self.stopped_error(stopped)),
             None => Ok(()),
         }
+    }
+
+    /// What a thread would be woken for by [`Self::queue_settling`].
+    pub(crate) fn settle_if_asked(&self) -> Result<(), AppendError> {
+        let settle = std::mem::take(&mut self.state.lock().queued.settle);
+        if settle { self.sync_now() } else { Ok(()) }
     }
 }
 

@@ -20,7 +20,7 @@ use crate::recovery::{
 };
 use crate::reserve;
 use crate::segment::{
-    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path,
+    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path, young_index_path,
 };
 use crate::sync::Shared;
 use crate::topic::TopicId;
@@ -266,8 +266,7 @@ impl Opening<'_> {
             let empty = matches!(&recovered, RecoveredSegment::Open(open, _) if open.end_offset == base_offset);
             if empty {
                 // A roll that was given up, or was cut off by a crash before its first frame.
-                disk.remove_file(path).on("remove", path)?;
-                return Ok(());
+                return remove_empty(disk, path);
             }
             self.find(path, 0, "it begins before the segment before it ends; the records there are served from the earlier one");
         }
@@ -298,14 +297,14 @@ impl Opening<'_> {
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
-        let unsettled = open.unsettled;
+        let (unsettled, damaged) = (open.unsettled, open.damaged);
         if unsettled {
             let settled = self.settled_offset.unwrap_or(base_offset);
             self.settled_offset = Some(settled.min(base_offset));
         }
         let active = Active::from_recovered(open, seal_bytes);
-        // With no room for the entries it is sealed instead, once there is some; until then the write-ahead log keeps what it
-        // has.
+        // With no room for the entries it is sealed instead, once there is some. Until then its frames count without an index,
+        // if they are all good; else the write-ahead log keeps what it has.
         let has_index = index == IndexState::Usable && room_for_entries(&active)?;
         if has_index && is_last {
             self.active = Some(active);
@@ -313,7 +312,13 @@ impl Opening<'_> {
         }
         let unsealed = Unsealed::of(&active);
         self.unsealed.push(Unsealed {
+            named: if has_index {
+                unsealed.named
+            } else {
+                Arc::new(AtomicBool::new(true))
+            },
             index: unsealed.index.filter(|_| has_index),
+            drops_index: !has_index && index == IndexState::Usable && unsettled && !damaged,
             settled: !unsettled,
             ..unsealed
         });
@@ -334,7 +339,7 @@ impl Opening<'_> {
         let path = open.file.path.clone();
         self.log_end_offset = self.log_end_offset.max(identity.base_offset);
         if !is_last {
-            return disk.remove_file(&path).on("remove", &path);
+            return remove_empty(disk, &path);
         }
         if index == IndexState::Damaged {
             let index_path = index_path(&path);
@@ -393,4 +398,15 @@ impl Opening<'_> {
             self.sealed.push(Arc::new(active.view(true)));
         }
     }
+}
+
+/// Removes a segment without a frame, and its index.
+fn remove_empty(disk: &dyn Disk, path: &Path) -> Result<(), DiskError> {
+    disk.remove_file(path).on("remove", path)?;
+    for index in [index_path(path), young_index_path(path)] {
+        if disk.exists(&index).on("look for", &index)? {
+            disk.remove_file(&index).on("remove", &index)?;
+        }
+    }
+    Ok(())
 }

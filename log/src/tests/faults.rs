@@ -1,10 +1,11 @@
 //! Disks that refuse: PUB-03 to PUB-05, and every other operation failing once.
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 
 use super::support::*;
 use crate::disk::sim::{Operation, SimDisk, SimRng};
-use crate::{AppendError, Durability, TopicDurability};
+use crate::{AppendError, Durability, Log, TopicDurability};
 use basalt_proto::Offset;
 
 /// PUB-03: the file was grown sparsely and mapped; a full disk killed the process, and some could not start again.
@@ -242,5 +243,77 @@ fn one_failure(operation: Operation, kind: ErrorKind, skip: u64, committed: bool
             found.len(),
             "{operation:?} {kind:?} after {skip}: a record is there twice"
         );
+    }
+}
+
+/// Recovery cut the tail off before what it kept was on the disk. When the power went in between, the file ended with its
+/// frames as after a stop in order, and a frame with lost sectors was served.
+#[test]
+fn a_recovery_that_a_power_loss_cuts_off_leaves_nothing_altered_behind() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Os);
+    append(&first, &record(&[7; 1500]), Durability::Os).unwrap();
+    for operations in 0..40 {
+        for seed in 0..20 {
+            let killed = disk.process_loss();
+            killed.stop_after(operations);
+            let _ = Log::open(
+                config(),
+                Arc::new(killed.clone()),
+                Arc::new(crate::ManualClock::new(1)),
+            );
+            let log = open(&killed.power_loss(&mut SimRng::new(seed)));
+            for (_, payload) in read_all(&partition(&log, TopicDurability::Os)) {
+                assert!(payload == [7; 1500], "after {operations}, seed {seed}");
+            }
+        }
+    }
+}
+
+/// A topic went from level `fsync` to `os`: the next append showed records in a full segment that had no published mark, and
+/// the end of the process cost them.
+#[test]
+fn records_that_a_change_of_the_level_shows_survive_the_process() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for _ in 0..10 {
+        append(&first, &record(&[1; 900]), Durability::None).unwrap();
+    }
+    let os = crate::TopicConfig {
+        durability: TopicDurability::Os,
+        ..crate::TopicConfig::default()
+    };
+    log.alter_topic(&topic_name(), os).unwrap();
+    append(&first, &record(&[2; 900]), Durability::None).unwrap();
+    assert_eq!(read_all(&first).len(), 11, "they are shown");
+    let log = open(&disk.process_loss());
+    let again = partition(&log, TopicDurability::Os);
+    assert_eq!(read_all(&again).len(), 11);
+}
+
+/// A file of the write-ahead log whose maker was killed before its name was durable was used by the next process, and gone
+/// after a power loss, with all that was acknowledged by it.
+#[test]
+fn a_write_ahead_log_found_at_the_start_has_a_durable_name_before_it_is_used() {
+    for operations in 0..40 {
+        let disk = SimDisk::new();
+        let first = partition(&open(&disk), TopicDurability::Fsync);
+        disk.stop_after(operations);
+        let _ = append_committed(&first, &record(b"a"));
+        let killed = disk.process_loss();
+        let log = open(&killed);
+        let again = partition(&log, TopicDurability::Fsync);
+        let appended = append_committed(&again, &record(b"b")).unwrap();
+        for seed in 0..10 {
+            let log = open(&killed.power_loss(&mut SimRng::new(seed)));
+            let found = read_all(&partition(&log, TopicDurability::Fsync));
+            let expected = (appended.base_offset.0, b"b".to_vec());
+            assert!(
+                found.contains(&expected),
+                "after {operations}, seed {seed}: {found:?}"
+            );
+        }
     }
 }

@@ -269,3 +269,43 @@ fn a_last_entry_that_does_not_read_is_found_and_put_aside() {
     let kept = String::from_utf8_lossy(&aside.read_all().unwrap()).into_owned();
     assert!(kept.contains("\"b\""), "{kept}");
 }
+
+/// With no room for a write-ahead log a group commit computed a size below zero.
+#[test]
+fn a_write_ahead_log_of_any_size_makes_commits_durable() {
+    for wal_bytes in (0..2000).step_by(50) {
+        let disk = SimDisk::new();
+        let config = crate::LogConfig {
+            wal_bytes,
+            ..config()
+        };
+        let log = open_with(&disk, config.clone());
+        let first = partition(&log, TopicDurability::Fsync);
+        for _ in 0..5 {
+            append_committed(&first, &record(b"a")).unwrap();
+        }
+        drop(first);
+        let after = open_with(&disk.power_loss(&mut SimRng::new(wal_bytes)), config);
+        let again = partition(&after, TopicDurability::Fsync);
+        assert_eq!(read_all(&again).len(), 5, "{wal_bytes} bytes");
+    }
+}
+
+/// The folder was removed, the sync of that failed, and the next topic of the name was made without another one: after a
+/// power loss it had the old topic's records.
+#[test]
+fn a_deletion_that_was_not_synced_brings_nothing_back_under_the_next_topic() {
+    for seed in 0..30 {
+        let disk = SimDisk::new();
+        let log = open(&disk);
+        let old = partition(&log, TopicDurability::Fsync);
+        append(&old, &record(b"old"), Durability::Fsync).unwrap();
+        disk.fail(Operation::SyncDir, "/topics", 0, ErrorKind::Other);
+        assert!(log.delete_topic(&topic_name(), old.topic_id()).is_err());
+        let new = partition(&log, TopicDurability::Fsync);
+        append(&new, &record(b"new"), Durability::Fsync).unwrap();
+        let after = open(&disk.power_loss(&mut SimRng::new(seed)));
+        let again = partition(&after, TopicDurability::Fsync);
+        assert_eq!(read_all(&again), [(0, b"new".to_vec())], "seed {seed}");
+    }
+}

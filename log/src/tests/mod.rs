@@ -1,10 +1,17 @@
 //! The log as a whole, on the simulated disk; with few descriptors on the real one.
+#![allow(clippy::unwrap_used)]
 
+#[cfg(test)]
 mod damage;
+#[cfg(test)]
 mod descriptors;
+#[cfg(test)]
 mod faults;
+#[cfg(test)]
 mod lifecycle;
+#[cfg(test)]
 mod reading;
+#[cfg(test)]
 mod residency;
-mod simulation;
+pub mod simulation;
 mod support;

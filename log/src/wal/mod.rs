@@ -257,7 +257,12 @@ impl Wal {
             next_number: 1,
             ..WalState::default()
         };
-        for (number, path) in wal_paths(disk.as_ref(), &dir)? {
+        let paths = wal_paths(disk.as_ref(), &dir)?;
+        if !paths.is_empty() {
+            // A file that an earlier process made and whose name it could not sync any more is put to use, too.
+            disk.sync_dir(&dir).on("sync", &dir)?;
+        }
+        for (number, path) in paths {
             let file = disk.open(&path).on("open", &path)?;
             let capacity = file.len().on("read the length of", &path)?;
             state.next_number = state.next_number.max(number + 1);
@@ -310,12 +315,14 @@ impl Wal {
 
     /// The most bytes of frames that one record may have.
     pub(crate) fn largest_record(&self) -> u64 {
-        MAX_RECORD_BYTES.min(self.smallest_file() / 4)
+        // However many records it is cut into, with a header each, a group holds it: no frame is shorter than 29 bytes.
+        MAX_RECORD_BYTES.min(self.largest_group() / 4)
     }
 
     /// The most bytes of records that one group may have, and still fits every file.
     pub(crate) fn largest_group(&self) -> u64 {
-        self.smallest_file() - FILE_HEADER_BYTES as u64
+        self.smallest_file()
+            .saturating_sub(FILE_HEADER_BYTES as u64)
     }
 
     /// Begins a group of `bytes`, at most [`Self::largest_group`], in a file that has room for it; `None` when there is none:
@@ -534,8 +541,14 @@ impl Wal {
         }
     }
 
+    /// Whether the list of files is in use, so that nothing may be committed by the same thread: for tests.
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.state.is_locked()
+    }
+
     /// Has the file written no more before a checkpoint, whatever room it has: for tests.
-    #[cfg(test)]
+    #[cfg(any(test, fuzzing))]
     pub(crate) fn turn(&self) {
         let mut state = self.state.lock();
         let current = state.current.take();

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -81,14 +82,15 @@ impl Drop for RealFile {
     }
 }
 
-fn fallocate(file: &File, flags: FallocateFlags, bytes: u64) -> io::Result<()> {
-    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, 0, bytes))
+fn fallocate(file: &File, flags: FallocateFlags, range: Range<u64>) -> io::Result<()> {
+    let bytes = range.end - range.start;
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, flags, range.start, bytes))
         .map_err(io::Error::from)
 }
 
 /// What `fallocate` does, where there is none.
-fn fill_with_zeros(file: &File, bytes: u64) -> io::Result<()> {
-    let mut end = file.metadata()?.len();
+fn fill_with_zeros(file: &File, from: u64, bytes: u64) -> io::Result<()> {
+    let mut end = from;
     while end < bytes {
         let step = usize::try_from(bytes - end).map_or(ZEROS.len(), |left| left.min(ZEROS.len()));
         file.write_all_at(&ZEROS[..step], end)?;
@@ -107,9 +109,9 @@ impl DiskFile for RealFile {
             return Ok(());
         }
         self.write_by(
-            |file| match fallocate(file, FallocateFlags::empty(), bytes) {
+            |file| match fallocate(file, FallocateFlags::empty(), 0..bytes) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-                    fill_with_zeros(file, bytes)
+                    fill_with_zeros(file, file.metadata()?.len(), bytes)
                 }
                 other => other,
             },
@@ -118,7 +120,7 @@ impl DiskFile for RealFile {
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         self.write_by(
-            |file| match fallocate(file, FallocateFlags::KEEP_SIZE, bytes) {
+            |file| match fallocate(file, FallocateFlags::KEEP_SIZE, 0..bytes) {
                 // Where it cannot be done ahead, the write itself reports the full disk.
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
                 other => other,
@@ -128,6 +130,18 @@ impl DiskFile for RealFile {
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
         self.write_by(|file| file.set_len(bytes))
+    }
+
+    fn zero_from(&self, from: u64) -> io::Result<()> {
+        self.write_by(|file| {
+            let end = file.metadata()?.len();
+            if from >= end {
+                return Ok(());
+            }
+            // Whatever keeps it from being done at once, writing tells.
+            let flags = FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE;
+            fallocate(file, flags, from..end).or_else(|_| fill_with_zeros(file, from, end))
+        })
     }
 
     fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {

@@ -4,11 +4,15 @@
 //! is there (durable). A sync that succeeds copies the sectors that differ from the clean image to the durable one. A sync
 //! that fails marks them clean all the same, as Linux does: a later sync does not write them.
 //!
-//! Must be survived, and is made here: [`SimDisk::power_loss`] (any subset of unsynced sectors is lost, a sector may be
-//! torn at any byte, unsynced names come or go in their order), [`SimDisk::process_loss`] (the page cache stays), failing
-//! syncs, allocations, writes, renames and creations, and a full disk.
-//! Out of scope: sectors that rot while nobody looks (tests flip bits by [`SimDisk::change`]), a disk that lies about a
-//! sync, and folders that vanish (a folder is there once anything was created in it).
+//! Must be survived, and is made here: [`SimDisk::power_loss`] (any subset of unsynced sectors is lost, in whatever order they
+//! were written, a sector may be torn at any byte, unsynced names come or go in their order within a folder and in any order
+//! across folders), [`SimDisk::process_loss`] (the page cache stays), either of them between any two operations
+//! ([`SimDisk::stop_after`]; the write it falls into is done in part), failing syncs, allocations, writes (done in part, too),
+//! renames and creations, a full disk, and work of other threads while a sync is under way ([`SimDisk::during_sync`]).
+//! Reordering ends at a sync: what was written before it is there whenever anything written after it is.
+//!
+//! Out of scope: sectors that rot while nobody looks (tests flip bits by [`SimDisk::change`]), a disk that lies about a sync,
+//! and folders that come or go by themselves (a folder that was made is there).
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,12 +22,13 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Descriptor, Disk, DiskFile};
-use crate::mmap::{Map, Memory, Publisher};
+use super::{Disk, DiskFile};
 
-const SECTOR_BYTES: usize = 512;
-/// Address space of a simulated file.
-const FILE_CAPACITY: usize = 4 << 20;
+mod file;
+mod rng;
+
+use file::{FileState, SimFile};
+pub use rng::SimRng;
 
 /// What can be made to fail.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,74 +61,50 @@ struct Fault {
     kind: io::ErrorKind,
 }
 
-/// Numbers from a seed (SplitMix64, Steele, Lea and Flood 2014).
-#[derive(Debug, Clone)]
-pub struct SimRng(u64);
-
-impl SimRng {
-    /// A sequence that is the same for the same seed.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    /// The next number.
-    pub fn next_u64(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number below `bound`, which is not 0.
-    pub fn below(&mut self, bound: usize) -> usize {
-        usize::try_from(self.next_u64() % bound.max(1) as u64).unwrap_or(0)
-    }
-}
-
 /// The simulated disk. Clones share it.
 #[derive(Debug, Clone)]
 pub struct SimDisk {
     sim: Arc<Mutex<Sim>>,
+    locked: Arc<Mutex<bool>>,
 }
 
 #[derive(Debug, Default)]
 struct Sim {
     live: BTreeMap<PathBuf, Arc<SimFile>>,
     durable: BTreeMap<PathBuf, Arc<SimFile>>,
+    folders: BTreeSet<PathBuf>,
     /// Changes of names that no folder sync covered yet, in order.
     pending: Vec<(PathBuf, NameChange)>,
     faults: Vec<Fault>,
     full: bool,
     boot: u64,
-    locked: Arc<Mutex<bool>>,
     operations: u64,
+    /// The process ends after so many operations.
+    stop_at: Option<u64>,
+    stopped: bool,
+    /// The write that the end fell into is done as far as it is.
+    nothing_more: bool,
+    during_sync: Vec<DuringSync>,
+}
+
+/// What another thread does while a sync is under way.
+struct DuringSync {
+    skip: u64,
+    /// Whether the sync covers what it writes.
+    covered: bool,
+    work: Box<dyn FnOnce() + Send>,
+}
+
+impl std::fmt::Debug for DuringSync {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "DuringSync({}, {})", self.skip, self.covered)
+    }
 }
 
 #[derive(Debug, Clone)]
 enum NameChange {
     Put(PathBuf, Arc<SimFile>),
     Remove(PathBuf),
-}
-
-#[derive(Debug)]
-struct SimFile {
-    path: PathBuf,
-    sim: std::sync::Weak<Mutex<Sim>>,
-    memory: Memory,
-    state: Mutex<FileState>,
-}
-
-#[derive(Debug, Default, Clone)]
-struct FileState {
-    len: usize,
-    /// Bytes that writing cannot find the disk full for.
-    reserved: usize,
-    clean: Vec<u8>,
-    durable: Vec<u8>,
-    /// Sectors written by a call since the last sync, whether or not their bytes changed.
-    dirtied: BTreeSet<usize>,
 }
 
 impl Default for SimDisk {
@@ -138,6 +119,16 @@ impl SimDisk {
     pub fn new() -> Self {
         Self {
             sim: Arc::new(Mutex::new(Sim::default())),
+            locked: Arc::default(),
+        }
+    }
+
+    /// The same disk, for one who looks at it while a log has its lock.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self {
+            sim: Arc::clone(&self.sim),
+            locked: Arc::default(),
         }
     }
 
@@ -155,6 +146,45 @@ impl SimDisk {
     #[must_use]
     pub fn faults_are_used_up(&self) -> bool {
         self.sim.lock().faults.is_empty()
+    }
+
+    /// Ends the process after `operations` more operations: a write that comes then is done in part at most, everything else
+    /// and all that follows fails and changes nothing. Then take [`Self::process_loss`] or [`Self::power_loss`].
+    pub fn stop_after(&self, operations: u64) {
+        let mut sim = self.sim.lock();
+        sim.stop_at = Some(sim.operations + operations);
+    }
+
+    /// Takes back an end that has not come.
+    pub fn clear_stop(&self) {
+        self.sim.lock().stop_at = None;
+    }
+
+    /// Whether the end that [`Self::stop_after`] set has come.
+    #[must_use]
+    pub fn has_stopped(&self) -> bool {
+        self.sim.lock().stopped
+    }
+
+    /// Does `work` while the sync of a file is under way, after `skip` others: before the sync takes effect if it is `covered`,
+    /// else after. The work runs on the syncing thread, so it must not wait for a lock held there.
+    pub fn during_sync(&self, skip: u64, covered: bool, work: impl FnOnce() + Send + 'static) {
+        self.sim.lock().during_sync.push(DuringSync {
+            skip,
+            covered,
+            work: Box::new(work),
+        });
+    }
+
+    /// Forgets the work that no sync was there for.
+    pub fn clear_during_sync(&self) {
+        let forgotten = std::mem::take(&mut self.sim.lock().during_sync);
+        drop(forgotten);
+    }
+
+    /// Forgets the faults that did not happen.
+    pub fn clear_faults(&self) {
+        self.sim.lock().faults.clear();
     }
 
     /// Whether the disk has no free block.
@@ -177,6 +207,7 @@ impl SimDisk {
             let mut copy = next.sim.lock();
             copy.boot = sim.boot;
             copy.full = sim.full;
+            copy.folders = sim.folders.clone();
             let mut copied: BTreeMap<*const SimFile, Arc<SimFile>> = BTreeMap::new();
             let mut duplicate = |file: &Arc<SimFile>| {
                 Arc::clone(
@@ -235,6 +266,7 @@ impl SimDisk {
             let mut after = next.sim.lock();
             after.boot = sim.boot + 1;
             after.full = sim.full;
+            after.folders = sim.folders.clone();
             for (path, file) in names {
                 let survivor = file.after_power_loss(&path, &next.sim, rng);
                 after.live.insert(path.clone(), Arc::clone(&survivor));
@@ -296,6 +328,11 @@ impl SimDisk {
 
 impl Sim {
     fn step(&mut self, operation: Operation, path: &Path) -> io::Result<()> {
+        self.stopped |= self.stop_at.is_some_and(|at| self.operations >= at);
+        if self.stopped {
+            self.nothing_more |= operation != Operation::Write;
+            return Err(io::Error::other("the process has ended"));
+        }
         self.operations += 1;
         let name = path.to_string_lossy();
         let hit = self.faults.iter_mut().position(|fault| {
@@ -309,6 +346,18 @@ impl Sim {
         hit.map_or(Ok(()), |at| {
             Err(io::Error::from(self.faults.remove(at).kind))
         })
+    }
+
+    /// The work that is to be done during this sync.
+    fn take_during_sync(&mut self) -> Option<DuringSync> {
+        let mut due = None;
+        for (at, work) in self.during_sync.iter_mut().enumerate() {
+            if work.skip == 0 {
+                due.get_or_insert(at);
+            }
+            work.skip = work.skip.saturating_sub(1);
+        }
+        due.map(|at| self.during_sync.remove(at))
     }
 
     fn change_name(&mut self, path: &Path, change: NameChange) {
@@ -332,11 +381,12 @@ fn not_found() -> io::Error {
 }
 
 impl Disk for SimDisk {
-    fn create_dir_all(&self, _path: &Path) -> io::Result<()> {
-        Ok(())
-    }
-
-    fn make_dir_all(&self, _path: &Path) -> io::Result<()> {
+    fn create_dir_all(&self, path: &Path) -> io::Result<()> {
+        let mut sim = self.sim.lock();
+        if !sim.stopped {
+            let folders = path.ancestors().map(Path::to_owned);
+            sim.folders.extend(folders);
+        }
         Ok(())
     }
 
@@ -345,6 +395,7 @@ impl Disk for SimDisk {
         let names: BTreeSet<String> = sim
             .live
             .keys()
+            .chain(&sim.folders)
             .filter_map(|file| file.strip_prefix(path).ok()?.components().next())
             .map(|name| name.as_os_str().to_string_lossy().into_owned())
             .collect();
@@ -352,12 +403,8 @@ impl Disk for SimDisk {
     }
 
     fn exists(&self, path: &Path) -> io::Result<bool> {
-        Ok(self
-            .sim
-            .lock()
-            .live
-            .keys()
-            .any(|file| file.starts_with(path)))
+        let sim = self.sim.lock();
+        Ok(sim.folders.contains(path) || sim.live.keys().any(|file| file.starts_with(path)))
     }
 
     fn sync_dir(&self, path: &Path) -> io::Result<()> {
@@ -382,16 +429,25 @@ impl Disk for SimDisk {
     }
 
     fn remove_dir_all(&self, path: &Path) -> io::Result<()> {
-        let mut sim = self.sim.lock();
-        let inside: Vec<PathBuf> = sim
-            .live
-            .keys()
+        let inside: Vec<PathBuf> = self
+            .paths()
+            .into_iter()
             .filter(|file| file.starts_with(path))
-            .cloned()
             .collect();
-        inside
-            .iter()
-            .for_each(|file| sim.change_name(file, NameChange::Remove(file.clone())));
+        for file in &inside {
+            self.remove_file(file)?;
+        }
+        // What became of the names in the folder is durable with the folder's own name being gone.
+        let mut sim = self.sim.lock();
+        let parent = path.parent().unwrap_or(Path::new(""));
+        sim.folders.retain(|folder| !folder.starts_with(path));
+        for (dir, _) in sim
+            .pending
+            .iter_mut()
+            .filter(|(dir, _)| dir.starts_with(path))
+        {
+            parent.clone_into(dir);
+        }
         Ok(())
     }
 
@@ -429,218 +485,12 @@ impl Disk for SimDisk {
                 *self.0.lock() = false;
             }
         }
-        let locked = Arc::clone(&self.sim.lock().locked);
+        let locked = Arc::clone(&self.locked);
         let was_locked = std::mem::replace(&mut *locked.lock(), true);
         Ok((!was_locked).then(|| Box::new(Held(locked)) as Box<dyn Any + Send + Sync>))
     }
 
     fn boot_id(&self) -> String {
         format!("boot {}", self.sim.lock().boot)
-    }
-}
-
-impl SimFile {
-    fn new(path: &Path, sim: &Arc<Mutex<Sim>>, bytes: &[u8], state: FileState) -> Arc<Self> {
-        let memory = match Memory::new(FILE_CAPACITY) {
-            Ok(memory) => memory,
-            Err(error) => panic!("no memory for a simulated file: {error}"),
-        };
-        memory.write(0, bytes);
-        Arc::new(Self {
-            path: path.to_owned(),
-            sim: Arc::downgrade(sim),
-            memory,
-            state: Mutex::new(state),
-        })
-    }
-
-    fn live_bytes(&self) -> Vec<u8> {
-        self.memory.read(0..self.state.lock().len)
-    }
-
-    fn duplicate(&self, sim: &Arc<Mutex<Sim>>) -> Arc<Self> {
-        Self::new(
-            &self.path,
-            sim,
-            &self.live_bytes(),
-            self.state.lock().clone(),
-        )
-    }
-
-    fn after_power_loss(&self, path: &Path, sim: &Arc<Mutex<Sim>>, rng: &mut SimRng) -> Arc<Self> {
-        let state = self.state.lock();
-        let live = self.memory.read(0..state.len);
-        let len = if live.len() == state.durable.len() || rng.below(2) == 0 {
-            state.durable.len()
-        } else {
-            live.len()
-        };
-        let mut bytes = state.durable.clone();
-        bytes.resize(len.max(live.len()), 0);
-        for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
-            let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
-            let differs = state.clean.get(range.clone()) != Some(&live[range.clone()]);
-            if !differs && !state.dirtied.contains(&sector) {
-                continue;
-            }
-            let written = match rng.below(3) {
-                0 => 0,
-                1 => range.len(),
-                _ => rng.below(range.len() + 1),
-            };
-            let written = range.start..range.start + written;
-            bytes[written.clone()].copy_from_slice(&live[written]);
-        }
-        bytes.truncate(len);
-        let after = FileState {
-            len,
-            reserved: len,
-            clean: bytes.clone(),
-            durable: bytes.clone(),
-            dirtied: BTreeSet::new(),
-        };
-        Self::new(path, sim, &bytes, after)
-    }
-
-    fn enter(&self, operation: Operation) -> io::Result<bool> {
-        // A file of a disk that is gone behaves as one that nobody will look at again.
-        let Some(sim) = self.sim.upgrade() else {
-            return Ok(false);
-        };
-        let mut sim = sim.lock();
-        sim.step(operation, &self.path)?;
-        Ok(sim.full)
-    }
-}
-
-fn full() -> io::Error {
-    io::Error::from(io::ErrorKind::StorageFull)
-}
-
-fn to_index(bytes: u64) -> io::Result<usize> {
-    let index = usize::try_from(bytes)
-        .ok()
-        .filter(|bytes| *bytes <= FILE_CAPACITY);
-    index.ok_or_else(|| io::Error::from(io::ErrorKind::FileTooLarge))
-}
-
-impl DiskFile for SimFile {
-    fn len(&self) -> io::Result<u64> {
-        Ok(self.state.lock().len as u64)
-    }
-
-    fn allocate(&self, bytes: u64) -> io::Result<()> {
-        let disk_full = self.enter(Operation::Allocate)?;
-        let bytes = to_index(bytes)?;
-        let mut state = self.state.lock();
-        if disk_full && bytes > state.reserved {
-            return Err(full());
-        }
-        state.reserved = state.reserved.max(bytes);
-        state.len = state.len.max(bytes);
-        Ok(())
-    }
-
-    fn reserve(&self, bytes: u64) -> io::Result<()> {
-        let disk_full = self.enter(Operation::Allocate)?;
-        let bytes = to_index(bytes)?;
-        let mut state = self.state.lock();
-        if disk_full && bytes > state.reserved {
-            return Err(full());
-        }
-        state.reserved = state.reserved.max(bytes);
-        Ok(())
-    }
-
-    fn set_len(&self, bytes: u64) -> io::Result<()> {
-        self.enter(Operation::SetLen)?;
-        let bytes = to_index(bytes)?;
-        let mut state = self.state.lock();
-        if bytes < state.len {
-            self.memory.write(bytes, &vec![0; state.len - bytes]);
-        }
-        state.len = bytes;
-        state.reserved = state.reserved.min(bytes);
-        Ok(())
-    }
-
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
-        to_index(capacity as u64)?;
-        Ok(self.memory.map(published))
-    }
-
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
-        if bytes > self.state.lock().len {
-            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
-        }
-        Ok(self.memory.map(bytes).0)
-    }
-
-    fn read_all(&self) -> io::Result<Vec<u8>> {
-        Ok(self.live_bytes())
-    }
-
-    fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
-        let disk_full = self.enter(Operation::Write)?;
-        let position = to_index(position)?;
-        let end = to_index((position + bytes.len()) as u64)?;
-        let mut state = self.state.lock();
-        if disk_full && end > state.reserved.max(state.clean.len()) {
-            return Err(full());
-        }
-        self.memory.write(position, bytes);
-        state.len = state.len.max(end);
-        state.reserved = state.reserved.max(end);
-        state
-            .dirtied
-            .extend(position / SECTOR_BYTES..end.div_ceil(SECTOR_BYTES));
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        let allowed = self.enter(Operation::Sync);
-        self.sync_state(allowed.is_ok());
-        allowed.map(drop)
-    }
-
-    fn sync_file_system(&self) -> io::Result<()> {
-        self.enter(Operation::SyncFileSystem)?;
-        let Some(sim) = self.sim.upgrade() else {
-            return Ok(());
-        };
-        let files: Vec<Arc<Self>> = {
-            let mut sim = sim.lock();
-            for (_, change) in std::mem::take(&mut sim.pending) {
-                change.apply(&mut sim.durable);
-            }
-            sim.live.values().cloned().collect()
-        };
-        files.iter().for_each(|file| file.sync_state(true));
-        Ok(())
-    }
-
-    fn descriptor(&self) -> io::Result<Option<Descriptor>> {
-        Ok(None)
-    }
-}
-
-impl SimFile {
-    /// What a sync leaves: nothing to be written, and all of it on the disk if it went well.
-    fn sync_state(&self, went_well: bool) {
-        let mut state = self.state.lock();
-        let live = self.memory.read(0..state.len);
-        if went_well {
-            state.durable.resize(live.len(), 0);
-            for sector in 0..live.len().div_ceil(SECTOR_BYTES) {
-                let range = sector * SECTOR_BYTES..((sector + 1) * SECTOR_BYTES).min(live.len());
-                if state.dirtied.contains(&sector)
-                    || state.clean.get(range.clone()) != Some(&live[range.clone()])
-                {
-                    state.durable[range.clone()].copy_from_slice(&live[range]);
-                }
-            }
-        }
-        state.clean = live;
-        state.dirtied.clear();
     }
 }
