@@ -103,6 +103,7 @@ pub(crate) fn read_record(bytes: &[u8], sequence: u64) -> Option<(FoundRecord<'_
     };
     let run = found.run();
     let sound = !frames.is_empty()
+        && run.base_offset >= found.header.segment
         && run.position.checked_add(run.bytes).is_some()
         && run.base_offset.checked_add(run.record_count).is_some()
         && crc32c(frames) == found.crc32c;
