@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 #[cfg(test)]
+mod commits;
+#[cfg(test)]
 mod damage;
 #[cfg(test)]
 mod descriptors;
