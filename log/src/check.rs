@@ -274,6 +274,11 @@ fn check_segment(
         );
         find(path, block.position, what);
     }
+    let behind = usize::try_from(end).ok().and_then(|end| data.get(end..));
+    if index.torn && behind.is_some_and(|behind| behind.iter().any(|byte| *byte != 0)) {
+        let what = "nothing vouches for the bytes from here on, since the index does not read to its end; the next start puts them aside";
+        find(path, end, what.to_owned());
+    }
     let promised = index.blocks.last().map_or(0, Block::end_position);
     if promised > end {
         find(
