@@ -519,7 +519,8 @@ impl Log {
             .flat_map(|topic| topic.used_partitions())
             .collect();
         let errors = Partition::close_all(&partitions, self.on_disk.as_ref());
-        if errors.is_empty() {
+        let is_unproven = |partition: &Arc<Partition>| partition.is_unproven();
+        if errors.is_empty() && !partitions.iter().any(is_unproven) {
             self.shared.wal.close();
         }
         drop(lock);

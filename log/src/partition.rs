@@ -152,8 +152,6 @@ struct Unsealed {
     file: Arc<SegmentFile>,
     /// `None` when the index was damaged, or had no room for what it lacked: only the sealed one will be written.
     index: Option<Arc<IndexFile>>,
-    /// Whether what is there of the index goes with the first settling.
-    drops_index: bool,
     named: Arc<AtomicBool>,
     frame_bytes: u64,
     committed_position: u64,
@@ -381,7 +379,6 @@ impl Unsealed {
             end_offset: active.end_offset(),
             file: Arc::clone(&active.file),
             index: Some(Arc::clone(&active.index)),
-            drops_index: false,
             named: Arc::clone(&active.named),
             frame_bytes: active.frame_bytes(),
             committed_position: active.committed_position,

@@ -396,19 +396,27 @@ fn recover_unsealed(
     let ends = index.ends.iter().take_while(|end| **end <= verdict.end);
     let (entries, covered_position) = ends.fold((0, 0), |(count, _), end| (count + 1, *end));
     let kept_index_bytes = (HEADER_BYTES + entries * ENTRY_BYTES) as u64;
+    // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
+    let without = || (Arc::clone(&file), IndexState::Damaged);
     let (index_file, state) = if index.damage.is_none() {
         let index_file = disk.open(&index_path).on("open", &index_path)?;
-        // What counts and has no entry yet is marked until it has; what was cut is vouched for no more.
+        // What counts and has no entry yet is marked until it has; what was cut is vouched for no more. The file is not cut:
+        // it has room for the entries that are lacking, which a full disk would not give again.
         let boot = boot_field(&disk.boot_id());
         let header = identity.marked_header(verdict.end, end_offset, &boot);
-        index_file
-            .set_len(kept_index_bytes)
+        let tidied = index_file
+            .zero_from(kept_index_bytes)
             .and_then(|()| index_file.write_at(&header, 0))
-            .on("cut", &index_path)?;
-        (index_file, IndexState::Usable)
+            .on("clear", &index_path);
+        match tidied {
+            Err(error) if error.is_full() => without(),
+            tidied => {
+                tidied?;
+                (index_file, IndexState::Usable)
+            }
+        }
     } else {
-        // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
-        (Arc::clone(&file), IndexState::Damaged)
+        without()
     };
     let covered_blocks = blocks
         .blocks()
@@ -420,7 +428,6 @@ fn recover_unsealed(
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
-            damaged: !verdict.damaged.is_empty(),
             unsettled: young || !verdict.closed || covered_position < verdict.end,
             covered: Covered {
                 // The last block may still grow.

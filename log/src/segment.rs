@@ -83,8 +83,6 @@ pub(crate) struct Recovered {
     pub(crate) index_bytes: u64,
     /// Whether it was never settled.
     pub(crate) young: bool,
-    /// Whether some of it is not served.
-    pub(crate) damaged: bool,
     /// Whether the log must settle it before anyone reads it.
     pub(crate) unsettled: bool,
     pub(crate) covered: Covered,
@@ -480,18 +478,6 @@ pub(crate) fn settle_names(
     let dir = segment_path.parent().unwrap_or(Path::new("."));
     disk.sync_dir(dir).on("sync", dir)?;
     named.store(true, Ordering::Release);
-    Ok(())
-}
-
-/// Takes the index away from a segment whose frames are all good and durable, and whose index has no room to say so: they
-/// count without one.
-pub(crate) fn drop_index(disk: &dyn Disk, segment_path: &Path) -> Result<(), DiskError> {
-    for path in [index_path(segment_path), young_index_path(segment_path)] {
-        match disk.remove_file(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.on("remove", &path)?,
-        }
-    }
     Ok(())
 }
 

@@ -297,14 +297,14 @@ impl Opening<'_> {
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
-        let (unsettled, damaged) = (open.unsettled, open.damaged);
+        let unsettled = open.unsettled;
         if unsettled {
             let settled = self.settled_offset.unwrap_or(base_offset);
             self.settled_offset = Some(settled.min(base_offset));
         }
         let active = Active::from_recovered(open, seal_bytes);
-        // With no room for the entries it is sealed instead, once there is some. Until then its frames count without an index,
-        // if they are all good; else the write-ahead log keeps what it has.
+        // With no room for the entries it is sealed instead, once there is some. Until then the write-ahead log keeps what it
+        // has, and what only the published mark vouches for stays at the level at which it was acknowledged.
         let has_index = index == IndexState::Usable && room_for_entries(&active)?;
         if has_index && is_last {
             self.active = Some(active);
@@ -312,13 +312,13 @@ impl Opening<'_> {
         }
         let unsealed = Unsealed::of(&active);
         self.unsealed.push(Unsealed {
+            // A young index without the entries must not get its name: it would be believed.
             named: if has_index {
                 unsealed.named
             } else {
                 Arc::new(AtomicBool::new(true))
             },
             index: unsealed.index.filter(|_| has_index),
-            drops_index: !has_index && index == IndexState::Usable && unsettled && !damaged,
             settled: !unsettled,
             ..unsealed
         });

@@ -1,12 +1,13 @@
 //! What a thread beside the appender does to a partition's segments: settle, seal the full ones, make the next one.
 
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
 use super::{Partition, SEAL_RETRY, Stopped};
 use crate::disk::replace_file;
 use crate::error::{AppendError, DiskError, OnDisk};
-use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT, Prepared, index_path};
+use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT, Prepared, index_path, young_index_path};
 
 impl Partition {
     /// What a sync thread does with a queued partition.
@@ -125,7 +126,14 @@ impl Partition {
                 .identity
                 .sealed_index(&view.blocks, view.end_offset, view.appended_at_ns);
         let index_path = index_path(path);
-        replace_file(self.shared.disk.as_ref(), &index_path, &index).on("seal", &index_path)?;
+        let disk = self.shared.disk.as_ref();
+        replace_file(disk, &index_path, &index).on("seal", &index_path)?;
+        // There where the segment was recovered and had no room for entries.
+        let young = young_index_path(path);
+        match disk.remove_file(&young) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            removed => removed.on("remove", &young)?,
+        }
         let file = &view.file.file;
         file.set_len(view.frame_bytes())
             .and_then(|()| file.sync())

@@ -1,6 +1,5 @@
 //! Settling: everything appended so far is synced in its own segments, with its index entries.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,7 +10,7 @@ use crate::block::Block;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{AppendError, DiskError, OnDisk};
 use crate::index::IndexFile;
-use crate::segment::{drop_index, rename_index, settle_names};
+use crate::segment::{rename_index, settle_names};
 use crate::view::SegmentFile;
 
 /// From so many partitions on, whole file systems are synced instead of their files.
@@ -30,7 +29,6 @@ struct SettleSegment {
     named: Arc<AtomicBool>,
     /// The index and the blocks that have no entry yet.
     index: Option<(Arc<IndexFile>, Vec<Block>)>,
-    drops_index: bool,
     position: u64,
 }
 
@@ -61,17 +59,14 @@ impl SettlePlan {
         Ok(())
     }
 
-    /// Whether there is a name to change.
+    /// Whether there is an index without its name.
     fn is_young(&self) -> bool {
-        let mut segments = self.segments.iter();
-        segments.any(|segment| segment.drops_index || !segment.named.load(Ordering::Acquire))
+        let mut named = self.segments.iter().map(|segment| &segment.named);
+        named.any(|named| !named.load(Ordering::Acquire))
     }
 
     fn rename_indexes(&self, disk: &dyn Disk) -> Result<(), DiskError> {
         for segment in &self.segments {
-            if segment.drops_index {
-                drop_index(disk, &segment.file.path)?;
-            }
             rename_index(disk, &segment.file.path, &segment.named)?;
         }
         Ok(())
@@ -86,13 +81,7 @@ impl SettlePlan {
     /// The entries are synced: only now may an index have its name.
     fn settle_names(&self, disk: &dyn Disk) -> Result<(), DiskError> {
         for segment in &self.segments {
-            let path = &segment.file.path;
-            settle_names(disk, path, &segment.named)?;
-            if segment.drops_index {
-                drop_index(disk, path)?;
-                let dir = path.parent().unwrap_or(Path::new("."));
-                disk.sync_dir(dir).on("sync", dir)?;
-            }
+            settle_names(disk, &segment.file.path, &segment.named)?;
         }
         Ok(())
     }
@@ -222,7 +211,6 @@ impl Partition {
                 file: Arc::clone(&segment.file),
                 named: Arc::clone(&segment.named),
                 index: segment.index.as_ref().map(|index| open(index, blocks)),
-                drops_index: segment.drops_index,
                 position: segment.frame_bytes,
             });
         }
@@ -235,7 +223,6 @@ impl Partition {
                 file: Arc::clone(&active.file),
                 named: Arc::clone(&active.named),
                 index: Some(open(&active.index, active.blocks())),
-                drops_index: false,
                 position: active.frame_bytes(),
             });
         }
@@ -267,7 +254,6 @@ impl Partition {
         for segment in &mut state.unsealed {
             // One that was still active when it was planned may have grown since.
             segment.settled |= segment.end_offset <= plan.target;
-            segment.drops_index &= !segment.settled;
             if let Some(planned) = planned(&segment.file)
                 && planned.position > segment.committed_position
             {

@@ -93,7 +93,8 @@ impl History<'_> {
             } = &mut self.topics[topic];
             let bounds = partition.bounds();
             self.trace.push(format!("{topic}/{number}: {bounds:?}"));
-            partitions[number].recovered(&found, &bounds, power_lost, *shown_durably);
+            let proven = !partition.is_unproven();
+            partitions[number].recovered(&found, &bounds, power_lost, *shown_durably, proven);
         }
         for topic in &mut self.topics {
             topic.shown_durably = topic.level == TopicDurability::Fsync;

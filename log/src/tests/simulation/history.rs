@@ -382,7 +382,9 @@ impl<'a> History<'a> {
         let closed = self.log.close();
         self.note(format!("close: {closed:?}"));
         self.came_back(None);
-        if closed.is_ok() && !self.disk.has_stopped() {
+        let at = self.everywhere();
+        let proven = !at.into_iter().any(|at| self.partition(at).is_unproven());
+        if closed.is_ok() && proven && !self.disk.has_stopped() {
             let all = self.topics.iter_mut();
             all.flat_map(|topic| &mut topic.partitions)
                 .for_each(PartitionModel::closed);

@@ -145,13 +145,15 @@ impl PartitionModel {
         }
     }
 
-    /// The log was opened anew. What is found is durable from now on (LOG-8), what is not was not promised.
+    /// The log was opened anew. What is found is durable from now on (LOG-8), what is not was not promised. Unless it is
+    /// `proven`, for want of room, records keep the promise they had.
     pub(super) fn recovered(
         &mut self,
         found: &BTreeMap<u64, Vec<u8>>,
         bounds: &Bounds,
         power_lost: bool,
         shown_durably: bool,
+        proven: bool,
     ) {
         let survives = if power_lost {
             Promise::Machine
@@ -173,15 +175,21 @@ impl PartitionModel {
         if !power_lost || shown_durably {
             assert!(visible >= self.visible, "the high watermark fell");
         }
-        for (offset, kept) in std::mem::take(&mut self.kept) {
+        let before = std::mem::take(&mut self.kept);
+        for (offset, payload) in found.range(self.released..) {
+            let payload = Payload::from(&payload[..]);
+            let had = before.get(offset).map(|kept| kept.promise);
+            let promise = if proven {
+                Promise::Machine
+            } else {
+                had.unwrap_or(Promise::Process).max(Promise::Process)
+            };
+            self.kept.insert(*offset, Kept { payload, promise });
+        }
+        for (offset, kept) in before {
             if !found.contains_key(&offset) {
                 self.tried.entry(offset).or_default().push(kept.payload);
             }
-        }
-        let promise = Promise::Machine;
-        for (offset, payload) in found.range(self.released..) {
-            let payload = Payload::from(&payload[..]);
-            self.kept.insert(*offset, Kept { payload, promise });
         }
         (self.visible, self.synced) = (visible, end);
         self.seen_end = self.seen_end.max(end);
