@@ -11,7 +11,7 @@
 //! - **LOG-2**: the file under the published bytes is never cut while a map of it lives (a segment is trimmed only
 //!   down to its published length), so reading them cannot raise SIGBUS.
 //!
-//! And one system call that has no safe wrapper yet, [`cached_pages`].
+//! And two system calls that have no safe wrapper, [`cached_pages`] and [`write_back`].
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -245,6 +245,28 @@ pub(crate) fn cached_pages(file: &File, range: &Range<u64>) -> io::Result<(u64, 
     let page_bytes = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
     let pages = range.end.div_ceil(page_bytes) - range.start / page_bytes;
     Ok((found.cached, pages))
+}
+
+/// Writes the dirty pages of `range` to the disk and waits until they are there: `sync_file_range(2)`. The disk's own cache is
+/// not flushed.
+///
+/// # Errors
+/// A failure to write, which `fdatasync(2)` on the same descriptor does not report a second time. A file system that does not
+/// know the call is no error.
+pub(crate) fn write_back(file: &File, range: Range<u64>) -> io::Result<()> {
+    let too_large = |_| io::Error::from(io::ErrorKind::InvalidInput);
+    let from = i64::try_from(range.start).map_err(too_large)?;
+    let bytes = i64::try_from(range.end - range.start).map_err(too_large)?;
+    let flags = libc::SYNC_FILE_RANGE_WRITE | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    // SAFETY: the descriptor is open while `file` is borrowed, and no memory is handed over.
+    if unsafe { libc::sync_file_range(file.as_raw_fd(), from, bytes, flags) } == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    match error.raw_os_error() {
+        Some(libc::ENOSYS | libc::EINVAL | libc::ESPIPE | libc::EOPNOTSUPP) => Ok(()),
+        _ => Err(error),
+    }
 }
 
 #[cfg(test)]

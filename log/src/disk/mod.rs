@@ -4,6 +4,7 @@
 use std::any::Any;
 use std::fmt::Debug;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,6 +161,16 @@ pub trait DiskFile: Debug + Send + Sync {
     /// # Errors
     /// The system's error; any part may have been written.
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()>;
+
+    /// Has the bytes in `range` written to the disk, little by little, so that the sync that follows has little left to do and
+    /// others get to the disk in between. It makes nothing durable.
+    ///
+    /// # Errors
+    /// The system's error, as final as that of a sync: the sync that follows may not report it again.
+    fn write_back(&self, range: Range<u64>) -> io::Result<()> {
+        let _ = range;
+        Ok(())
+    }
 
     /// Makes the file's bytes and length durable. An error is final: a later success says nothing of the bytes
     /// written before it.

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use super::settle::Pace;
 use super::{Partition, SEAL_RETRY, Stopped};
 use crate::disk::replace_file;
 use crate::error::{AppendError, DiskError, OnDisk};
@@ -12,19 +13,24 @@ use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT, Prepared, index_path, you
 impl Partition {
     /// What a sync thread does with a queued partition.
     pub(crate) fn run_queued(self: &Arc<Self>) {
-        let settle = {
+        let (settle, pace) = {
             let mut state = self.state.lock();
             state.queued.disk_work = false;
             state.queued.later = false;
+            let pace = if state.settle_first.is_some() {
+                Pace::Urgent
+            } else {
+                Pace::Gentle
+            };
             // At level os this is the flush.
-            std::mem::take(&mut state.queued.settle)
+            (std::mem::take(&mut state.queued.settle), pace)
         };
         // First: an appender may be about to need it. A failure leaves the making to the appender, who reports it.
         if let Err(error) = self.prepare_next() {
             tracing::debug!(topic = %self.topic, partition = %self.id, %error, "the next segment is not made ahead");
         }
         // A failure has stopped the partition and told the waiters; there is no one else to tell.
-        if settle && self.sync_now().is_err() {
+        if settle && self.settle(pace).is_err() {
             return;
         }
         if let Err(error) = self.finish_sealing() {
@@ -98,7 +104,7 @@ impl Partition {
                 return Ok(());
             }
         }
-        self.settle_locked()?;
+        self.settle_locked(Pace::Gentle)?;
         loop {
             let view = {
                 let state = self.state.lock();

@@ -18,6 +18,14 @@ pub(super) const LEAST_TOGETHER: usize = 8;
 /// So many are held at a time.
 const MOST_TOGETHER: usize = 4096;
 
+/// Whether somebody waits for what is settled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Pace {
+    Urgent,
+    /// Group commits of others go first.
+    Gentle,
+}
+
 /// What settling has to do, and how far it will have got.
 pub(crate) struct SettlePlan {
     segments: Vec<SettleSegment>,
@@ -33,8 +41,16 @@ struct SettleSegment {
 }
 
 impl SettlePlan {
-    fn sync_segments(&self) -> Result<(), DiskError> {
+    fn sync_segments(&self, pace: Pace) -> Result<(), DiskError> {
         for segment in &self.segments {
+            if pace == Pace::Gentle {
+                let from = segment
+                    .index
+                    .as_ref()
+                    .map_or(0, |(index, _)| index.covered().position);
+                let written = segment.file.file.write_back(from..segment.position);
+                written.on("write", &segment.file.path)?;
+            }
             segment.file.file.sync().on("sync", &segment.file.path)?;
         }
         Ok(())
@@ -96,8 +112,12 @@ impl Partition {
     /// # Errors
     /// [`AppendError::Poisoned`] when the disk refuses: the partition takes no more appends (LOG-11).
     pub fn sync_now(&self) -> Result<(), AppendError> {
+        self.settle(Pace::Urgent)
+    }
+
+    pub(super) fn settle(&self, pace: Pace) -> Result<(), AppendError> {
         let _serial = self.disk_work.lock();
-        self.settle_locked()
+        self.settle_locked(pace)
     }
 
     /// Settles many partitions with a few syncs of the whole file system, by way of a file on it. Whether it went well: else
@@ -142,7 +162,8 @@ impl Partition {
         for some in partitions.chunks(MOST_TOGETHER) {
             if some.len() < LEAST_TOGETHER || !Self::settle_together(some, on_disk) {
                 // Where it did not go well, whose files failed tells only their own sync.
-                some.iter().try_for_each(|partition| partition.sync_now())?;
+                some.iter()
+                    .try_for_each(|partition| partition.settle(Pace::Gentle))?;
             }
         }
         Ok(())
@@ -178,10 +199,10 @@ impl Partition {
     }
 
     /// [`Self::sync_now`] for whoever holds the disk work.
-    pub(super) fn settle_locked(&self) -> Result<(), AppendError> {
+    pub(super) fn settle_locked(&self, pace: Pace) -> Result<(), AppendError> {
         let plan = self.plan_settle(&mut self.state.lock())?;
         let settled = plan
-            .sync_segments()
+            .sync_segments(pace)
             .and_then(|()| plan.write_entries())
             .and_then(|()| plan.sync_indexes())
             .and_then(|()| plan.settle_names(self.shared.disk.as_ref()))
