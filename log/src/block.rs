@@ -73,8 +73,15 @@ fn frame_timestamps(frame: &Frame<'_>) -> (u64, u64) {
 }
 
 fn batch_timestamps(batch: &[u8]) -> (u64, u64) {
-    let saturate = |ms: i64| u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000);
     match RecordBatch::validate(batch) {
+        Ok(_) => header_timestamps(batch),
+        Err(_) => (0, u64::MAX),
+    }
+}
+
+fn header_timestamps(batch: &[u8]) -> (u64, u64) {
+    let saturate = |ms: i64| u64::try_from(ms).unwrap_or(0).saturating_mul(1_000_000);
+    match RecordBatch::header(batch) {
         // The header knows the largest stamp only; 0 is a safe lower bound for pruning.
         Ok(header) => (0, saturate(header.max_timestamp_ms)),
         Err(_) => (0, u64::MAX),
@@ -159,7 +166,7 @@ impl BlockBuilder {
             let stamps = match header.kind {
                 FrameKind::Record => (header.timestamp_ns, header.timestamp_ns),
                 FrameKind::Batch => {
-                    batch_timestamps(&frame[FRAME_HEADER_BYTES + header.key_bytes as usize..])
+                    header_timestamps(&frame[FRAME_HEADER_BYTES + header.key_bytes as usize..])
                 }
             };
             if self.begins_block() {

@@ -201,6 +201,7 @@ impl Log {
             config,
             queue: sync::SyncQueue::default(),
             wal,
+            checkpointing: Mutex::new(()),
             seals: watch::Sender::new(0),
         });
         // A deletion that was cut off after the catalogue forgot the topic.
@@ -462,11 +463,12 @@ impl Log {
         let topic = found.ok_or_else(|| TopicError::Unknown {
             topic: name.clone(),
         })?;
-        self.forget_commits(name)?;
         catalogue.append(&Entry::Delete { id: topic.id() })?;
         catalogue.deleted.insert(name.clone());
         self.topics.write().remove(name);
         topic.abandon();
+        // After the catalogue: a deletion that is refused must leave them. A topic made anew under the name forgets them, too.
+        self.forget_commits(name)?;
         let dir = self.topic_dir(name);
         self.shared.disk.remove_dir_all(&dir).on("remove", &dir)?;
         self.sync_topics_dir()

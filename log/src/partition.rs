@@ -122,6 +122,10 @@ struct State {
     commit_postponed: bool,
     /// The file of the write-ahead log that knows of this partition.
     wal_sequence: u64,
+    /// The next segment could not be made ahead: it is not tried again before the active one is full.
+    prepare_failed: bool,
+    /// A sealing failed and waits for its next try.
+    seal_rests: bool,
     stopped: Option<Stopped>,
     queued: Queued,
 }
@@ -321,6 +325,8 @@ impl State {
             settle_first: None,
             commit_postponed: false,
             wal_sequence: 0,
+            prepare_failed: false,
+            seal_rests: false,
             stopped: None,
             queued: Queued::default(),
         }
@@ -350,7 +356,9 @@ impl State {
 
     /// Whether the next segment is to be made.
     fn wants_next(&self) -> bool {
-        self.prepared.is_none() && self.active.as_ref().is_some_and(Active::is_nearly_full)
+        self.prepared.is_none()
+            && !self.prepare_failed
+            && self.active.as_ref().is_some_and(Active::is_nearly_full)
     }
 
     /// How many segments, from the oldest, are sealed on disk.
@@ -366,6 +374,7 @@ impl State {
     fn roll(&mut self) {
         // An empty one stays: it has nothing to seal, and its name keeps the next offset (LOG-12).
         if let Some(active) = self.active.take_if(|active| active.frame_bytes() > 0) {
+            self.prepare_failed = false;
             self.unsealed.push(Unsealed::of(&active));
             self.sealed.push(Arc::new(active.view(true)));
         }

@@ -239,14 +239,14 @@ fn apply_records(segment: &SegmentOnDisk<'_>, file: &Arc<dyn DiskFile>) -> Resul
         // A byte more than the frames: it must not look closed in order (LOG-6).
         file.allocate(round_up(end + 1)).on("grow", path)?;
     }
+    let map = file
+        .map_read_only(to_usize(end).on("map", path)?)
+        .on("map", path)?;
     for record in segment.records() {
         let run = record.run();
-        let map = file
-            .map_read_only(to_usize(run.end_position()).on("map", path)?)
-            .on("map", path)?;
-        let there = map.bytes(to_usize(run.position).on("map", path)?..map.published());
+        let from = to_usize(run.position).on("map", path)?;
+        let there = map.bytes(from..from + record.frames.len());
         if there != record.frames {
-            drop(map);
             file.write_at(record.frames, run.position)
                 .on("put the write-ahead log into", path)?;
         }

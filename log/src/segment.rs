@@ -133,6 +133,7 @@ impl Prepared {
     ) -> Result<Self, DiskError> {
         let file = disk.create(path).on("create", path)?;
         let index = disk.create(index_path).on("create", index_path)?;
+        index.reserve(PAGE_BYTES).on("grow", index_path)?;
         let allocated_bytes = round_up(seal_bytes + 1);
         file.allocate(allocated_bytes).on("grow", path)?;
         let (map, publisher) = map_capacity(seal_bytes)
@@ -443,12 +444,15 @@ impl Active {
     }
 
     /// Cuts the file to its frames: with a sync of it that is the state of a log closed in order.
-    pub(crate) fn cut(&mut self) -> Result<(), DiskError> {
+    pub(crate) fn cut(&self) -> Result<(), DiskError> {
         let end = self.frame_bytes();
         let bytes = if end == 0 { 0 } else { closed_bytes(end) };
-        self.file.file.set_len(bytes).on("trim", &self.file.path)?;
+        self.file.file.set_len(bytes).on("trim", &self.file.path)
+    }
+
+    /// What [`Self::cut`] did is synced.
+    pub(crate) fn set_trimmed(&mut self) {
         self.trimmed = true;
-        Ok(())
     }
 
     /// A view of all its frames.

@@ -4,7 +4,7 @@
 //! A partition is queued at most once in each: appends that come while it waits are covered by the same sync, and those
 //! that come while it syncs queue it again. Nothing is polled: an idle log's threads sleep until a queue wakes them.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub(crate) struct Shared {
     pub(crate) config: LogConfig,
     pub(crate) queue: SyncQueue,
     pub(crate) wal: Wal,
+    /// Held by the thread that runs a checkpoint.
+    pub(crate) checkpointing: Mutex<()>,
     /// The boot in which this process runs.
     pub(crate) boot: BootField,
     /// Counts segments that were sealed.
@@ -44,8 +46,10 @@ struct QueueState {
     commits: Vec<Arc<Partition>>,
     ready: VecDeque<Arc<Partition>>,
     checkpoint: bool,
-    /// Few: one for each partition at level `os` with unflushed records, or whose sealing is to be tried again.
-    delayed: Vec<(Instant, Arc<Partition>)>,
+    /// By when it is due and a number that tells two apart: partitions at level `os` with unflushed records, or whose sealing is
+    /// to be tried again.
+    delayed: BTreeMap<(Instant, u64), Arc<Partition>>,
+    next_delayed: u64,
     stopped: bool,
 }
 
@@ -59,6 +63,8 @@ fn monotonic() -> Instant {
 
 enum Task {
     Partition(Arc<Partition>),
+    /// One that was queued for later.
+    Due(Arc<Partition>),
     Checkpoint,
 }
 
@@ -66,6 +72,9 @@ impl SyncQueue {
     /// Queues a partition for the next group commit.
     pub(crate) fn push_commit(&self, partition: Arc<Partition>) {
         let mut state = self.state.lock();
+        if state.stopped {
+            return;
+        }
         state.commits.push(partition);
         let first = state.commits.len() == 1;
         drop(state);
@@ -98,14 +107,23 @@ impl SyncQueue {
 
     /// Queues a partition for a thread.
     pub(crate) fn push(&self, partition: Arc<Partition>) {
-        self.state.lock().ready.push_back(partition);
-        self.wake.notify_one();
+        let mut state = self.state.lock();
+        if !state.stopped {
+            state.ready.push_back(partition);
+            self.wake.notify_one();
+        }
     }
 
     /// Queues a partition for later.
     pub(crate) fn push_delayed(&self, partition: Arc<Partition>, delay: Duration) {
         let at = monotonic() + delay;
-        self.state.lock().delayed.push((at, partition));
+        let mut state = self.state.lock();
+        if state.stopped {
+            return;
+        }
+        let number = state.next_delayed;
+        state.next_delayed += 1;
+        state.delayed.insert((at, number), partition);
         // The sleeping thread may have to wake earlier than it knew.
         self.wake.notify_one();
     }
@@ -116,25 +134,21 @@ impl SyncQueue {
             if state.stopped {
                 return None;
             }
-            if let Some(partition) = state.ready.pop_front() {
-                return Some(Task::Partition(partition));
-            }
+            // What others bring about comes first, or those who always have something ready would keep it from ever being done.
             if std::mem::take(&mut state.checkpoint) {
                 return Some(Task::Checkpoint);
             }
-            let due = state
-                .delayed
-                .iter()
-                .enumerate()
-                .min_by_key(|(_, (at, _))| *at)
-                .map(|(index, (at, _))| (index, *at));
+            let due = state.delayed.first_key_value().map(|((at, _), _)| *at);
+            if due.is_some_and(|at| at <= monotonic())
+                && let Some((_, partition)) = state.delayed.pop_first()
+            {
+                return Some(Task::Due(partition));
+            }
+            if let Some(partition) = state.ready.pop_front() {
+                return Some(Task::Partition(partition));
+            }
             match due {
-                Some((index, at)) if at <= monotonic() => {
-                    return Some(Task::Partition(state.delayed.swap_remove(index).1));
-                }
-                Some((_, at)) => {
-                    self.wake.wait_until(&mut state, at);
-                }
+                Some(at) => drop(self.wake.wait_until(&mut state, at)),
                 None => self.wake.wait(&mut state),
             }
         }
@@ -161,6 +175,7 @@ pub(crate) fn run(shared: &Shared) {
     while let Some(task) = shared.queue.next() {
         match task {
             Task::Partition(partition) => partition.run_queued(),
+            Task::Due(partition) => partition.run_due(),
             Task::Checkpoint => checkpoint(shared),
         }
     }
@@ -175,13 +190,17 @@ pub(crate) fn run_commits(shared: &Shared) {
 
 /// Settles the partitions that full files of the write-ahead log know of, and gives the files free (LOG-14).
 pub(crate) fn checkpoint(shared: &Shared) {
+    // One is enough: whoever is at it takes the files that fill up meanwhile.
+    let Some(_alone) = shared.checkpointing.try_lock() else {
+        return;
+    };
     while let Some(file) = shared.wal.take_full() {
         if !Partition::checkpoint(&file.partitions(), file.file()) {
             // A partition takes no more appends, or the disk is full: another checkpoint, or the next open, puts it right.
             shared.wal.keep(file);
-            return;
+        } else {
+            shared.wal.recycle(file);
         }
-        shared.wal.recycle(file);
     }
     shared.wal.make_spare();
 }

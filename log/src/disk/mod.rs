@@ -205,6 +205,12 @@ pub trait DiskFile: Debug + Send + Sync {
     /// cause, and only its own [`Self::sync`] tells.
     fn sync_file_system(&self) -> io::Result<()>;
 
+    /// Which file system a [`Self::sync_file_system`] must be of to cover this file; `None` when only its own sync does, since
+    /// one of them has failed.
+    fn file_system(&self) -> Option<u64> {
+        Some(0)
+    }
+
     /// The descriptor, for `sendfile(2)`; `None` on a simulated disk.
     ///
     /// # Errors

@@ -76,6 +76,10 @@ impl IndexFile {
         Ok(Self::new(path, identity, file, bytes, Covered::default()))
     }
 
+    pub(crate) fn file_system(&self) -> Option<u64> {
+        self.file.file_system()
+    }
+
     pub(crate) fn covered(&self) -> Covered {
         self.state.lock().covered
     }

@@ -348,17 +348,13 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
         _ => None,
     });
     let slots = bytes.get(HEADER_BYTES..).unwrap_or_default();
-    // Where the last entry ends, and where it began: the next run may go on behind it, or replace it by a longer one.
+    // Where the last entry ends.
     let (mut offset, mut position) = (identity.base_offset, 0_u64);
-    let (mut run_offset, mut run_position) = (offset, position);
     for (number, entry) in slots.chunks(ENTRY_BYTES).enumerate() {
         let slot = read_slot(entry, identity).filter(|slot| match slot {
             Slot::Block(block) => block.position >= position && block.base_offset >= offset,
-            Slot::Run(run, _) => {
-                run.position >= run_position
-                    && run.base_offset >= run_offset
-                    && run.end_position() >= position
-            }
+            // One may begin again anywhere before, also where blocks were smaller when that was written.
+            Slot::Run(run, _) => run.end_position() >= position,
             Slot::Closed(at) => *at >= position,
             Slot::Sealed(..) => true,
             Slot::Published(_) => false,
@@ -377,7 +373,6 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
                 if let Slot::Run(_, synced_position) = slot {
                     index.synced_position = index.synced_position.max(synced_position);
                 }
-                (run_position, run_offset) = (block.position, block.base_offset);
                 (position, offset) = (block.end_position(), block.end_offset());
                 index.blocks.push(block);
             }

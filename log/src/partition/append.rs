@@ -267,9 +267,16 @@ impl Partition {
         };
         let identity = identity(self.topic_id, self.id, base_offset);
         let disk = self.shared.disk.as_ref();
-        let mut segment =
-            prepared.put_to_use(disk, &self.dir, identity, self.shared.config.block_bytes)?;
-        segment.make_room(first_bytes)?;
+        let block_bytes = self.shared.config.block_bytes;
+        let mut segment = prepared
+            .put_to_use(disk, &self.dir, identity, block_bytes)
+            .inspect_err(|_| {
+                state.prepare_failed = true;
+                self.remove_prepared();
+            })?;
+        segment
+            .make_room(first_bytes)
+            .inspect_err(|_| self.discard(&segment))?;
         Ok(segment)
     }
 
@@ -301,25 +308,25 @@ impl Partition {
     /// Has a thread settle, seal or make the next segment, if there is reason to.
     pub(super) fn queue_disk_work(&self, state: &mut State, level: TopicDurability) {
         let config = &self.shared.config;
-        if config.sync_threads == 0 || state.queued.disk_work {
-            return;
-        }
-        let flush = level == TopicDurability::Os && state.unsettled_bytes >= config.flush_bytes;
-        let now = flush || !state.unsealed.is_empty() || state.wants_next();
-        let later = !now && level == TopicDurability::Os && !state.queued.later;
-        if !now && !later {
+        if config.sync_threads == 0 {
             return;
         }
         let Some(this) = self.this.upgrade() else {
             return;
         };
-        state.queued.settle |= flush || later;
-        if now {
+        let is_os = level == TopicDurability::Os;
+        if is_os && !state.queued.later {
+            state.queued.later = true;
+            self.shared
+                .queue
+                .push_delayed(Arc::clone(&this), config.flush_interval);
+        }
+        let flush = is_os && state.unsettled_bytes >= config.flush_bytes;
+        state.queued.settle |= flush;
+        let seal = !state.unsealed.is_empty() && !state.seal_rests;
+        if (flush || seal || state.wants_next()) && !state.queued.disk_work {
             state.queued.disk_work = true;
             self.shared.queue.push(this);
-        } else {
-            state.queued.later = true;
-            self.shared.queue.push_delayed(this, config.flush_interval);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! The end of a partition: closed in order, or abandoned with its topic.
 
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
 use super::settle::LEAST_TOGETHER;
@@ -81,10 +83,28 @@ impl Partition {
                     .is_none_or(|active| trim(active).is_ok())
             })
         };
-        let _trimmed = each(&|active| active.write_closed())
-            && on_disk.sync_file_system().is_ok()
-            && each(&Active::cut)
-            && on_disk.sync_file_system().is_ok();
+        let synced = || {
+            let here = on_disk.file_system();
+            let is_here = |active: &mut Active| {
+                let files = (active.file.file.file_system(), active.index.file_system());
+                here.is_some() && files == (here, here)
+            };
+            on_disk.sync_file_system().is_ok()
+                && each(&|active| match is_here(active) {
+                    true => Ok(()),
+                    false => Err(elsewhere(&active.file.path)),
+                })
+        };
+        let trimmed = each(&|active| active.write_closed())
+            && synced()
+            && each(&|active| active.cut())
+            && synced();
+        if trimmed {
+            each(&|active| {
+                active.set_trimmed();
+                Ok(())
+            });
+        }
     }
 
     fn finish_closing(&self) -> Result<(), AppendError> {
@@ -107,6 +127,9 @@ impl Partition {
                 .and_then(|()| active.index.sync())
                 .and_then(|()| active.cut())
                 .and_then(|()| active.file.file.sync().on("sync", &active.file.path));
+            if trimmed.is_ok() {
+                active.set_trimmed();
+            }
             trimmed.map_err(|error| self.refuse(state, error))?;
         }
         if state.reserved_offset > state.log_end_offset {
@@ -131,5 +154,14 @@ impl Partition {
         state.stopped = Some(Stopped::Deleted);
         let closed = self.stop(&mut state, Stopped::Deleted);
         drop(closed);
+    }
+}
+
+/// A sync of the file system says nothing of this file.
+fn elsewhere(path: &Path) -> DiskError {
+    DiskError {
+        action: "sync",
+        path: path.to_owned(),
+        source: io::Error::from(io::ErrorKind::CrossesDevices),
     }
 }

@@ -16,27 +16,41 @@ impl Partition {
         let (settle, pace) = {
             let mut state = self.state.lock();
             state.queued.disk_work = false;
-            state.queued.later = false;
             let pace = if state.settle_first.is_some() {
                 Pace::Urgent
             } else {
                 Pace::Gentle
             };
-            // At level os this is the flush.
             (std::mem::take(&mut state.queued.settle), pace)
         };
+        self.do_disk_work(settle.then_some(pace));
+    }
+
+    /// What a sync thread does with a partition that was queued for later: at level os this is the flush.
+    pub(crate) fn run_due(self: &Arc<Self>) {
+        {
+            let mut state = self.state.lock();
+            state.queued.later = false;
+            state.seal_rests = false;
+        }
+        self.do_disk_work(Some(Pace::Gentle));
+    }
+
+    fn do_disk_work(self: &Arc<Self>, settle: Option<Pace>) {
         // First: an appender may be about to need it. A failure leaves the making to the appender, who reports it.
         if let Err(error) = self.prepare_next() {
             tracing::debug!(topic = %self.topic, partition = %self.id, %error, "the next segment is not made ahead");
+            self.state.lock().prepare_failed = true;
         }
         // A failure has stopped the partition and told the waiters; there is no one else to tell.
-        if settle && self.settle(pace).is_err() {
+        if settle.is_some_and(|pace| self.settle(pace).is_err()) {
             return;
         }
         if let Err(error) = self.finish_sealing() {
             tracing::warn!(topic = %self.topic, partition = %self.id, %error, "a full segment is not sealed yet");
             let mut state = self.state.lock();
-            if !state.queued.disk_work && !state.queued.later {
+            state.seal_rests = true;
+            if state.stopped.is_none() && !state.queued.later {
                 state.queued.later = true;
                 self.shared.queue.push_delayed(Arc::clone(self), SEAL_RETRY);
             }
@@ -65,10 +79,14 @@ impl Partition {
     pub(super) fn drop_prepared(&self) {
         let _serial = self.prepare_work.lock();
         if self.state.lock().prepared.take().is_some() {
-            for name in [PREPARED_INDEX, PREPARED_SEGMENT] {
-                // The next open removes what stays.
-                let _ = self.shared.disk.remove_file(&self.dir.join(name));
-            }
+            self.remove_prepared();
+        }
+    }
+
+    pub(super) fn remove_prepared(&self) {
+        for name in [PREPARED_INDEX, PREPARED_SEGMENT] {
+            // The next open removes what stays.
+            let _ = self.shared.disk.remove_file(&self.dir.join(name));
         }
     }
 

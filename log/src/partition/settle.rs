@@ -81,6 +81,15 @@ impl SettlePlan {
         named.any(|named| !named.load(Ordering::Acquire))
     }
 
+    /// Whether all its files are covered by a sync of this file system.
+    fn is_on(&self, file_system: Option<u64>) -> bool {
+        self.segments.iter().all(|segment| {
+            let index = segment.index.as_ref();
+            segment.file.file.file_system() == file_system
+                && index.is_none_or(|(index, _)| index.file_system() == file_system)
+        })
+    }
+
     fn rename_indexes(&self, disk: &dyn Disk) -> Result<(), DiskError> {
         for segment in &self.segments {
             rename_index(disk, &segment.file.path, &segment.named)?;
@@ -123,23 +132,30 @@ impl Partition {
     /// Settles many partitions with a few syncs of the whole file system, by way of a file on it. Whether it went well: else
     /// some may be settled, and nothing is known of the others.
     fn settle_together(partitions: &[Arc<Self>], on_disk: &dyn DiskFile) -> bool {
+        // In one order whoever does it, so that two never wait for each other.
+        let mut partitions: Vec<_> = partitions.iter().collect();
+        partitions.sort_unstable_by_key(|partition| (partition.topic_id, partition.id));
         let _serial: Vec<_> = partitions
             .iter()
             .map(|partition| partition.disk_work.lock())
             .collect();
-        let plan = |partition: &Arc<Self>| partition.plan_settle(&mut partition.state.lock());
+        let plan = |partition: &&Arc<Self>| partition.plan_settle(&mut partition.state.lock());
         let Ok(plans) = partitions.iter().map(plan).collect::<Result<Vec<_>, _>>() else {
             return false;
         };
+        let disk = partitions[0].shared.disk.as_ref();
         let young = plans.iter().any(SettlePlan::is_young);
-        let settled = on_disk.sync_file_system().is_ok()
+        // A sync of the file system tells nothing of files elsewhere, and of those whose failure was told before.
+        let synced = || {
+            on_disk.sync_file_system().is_ok()
+                && on_disk.file_system().is_some()
+                && plans.iter().all(|plan| plan.is_on(on_disk.file_system()))
+        };
+        let settled = synced()
             && plans.iter().all(|plan| plan.write_entries().is_ok())
-            && on_disk.sync_file_system().is_ok()
-            && plans.iter().all(|plan| {
-                plan.rename_indexes(partitions[0].shared.disk.as_ref())
-                    .is_ok()
-            })
-            && (!young || on_disk.sync_file_system().is_ok());
+            && synced()
+            && plans.iter().all(|plan| plan.rename_indexes(disk).is_ok())
+            && (!young || synced());
         if settled {
             for (partition, plan) in partitions.iter().zip(&plans) {
                 plan.set_named();
@@ -180,6 +196,10 @@ impl Partition {
             .filter(|partition| !is_deleted(partition))
             .cloned()
             .collect();
+        if there.iter().any(|partition| partition.poisoned().is_some()) {
+            // Its records are for the next open to put right.
+            return false;
+        }
         let settled = Self::settle_all(&there, on_disk).is_ok();
         there.iter().all(|partition| {
             (settled || partition.sync_now().is_ok() || is_deleted(partition)) && partition.prove()

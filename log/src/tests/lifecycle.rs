@@ -309,3 +309,33 @@ fn a_deletion_that_was_not_synced_brings_nothing_back_under_the_next_topic() {
         assert_eq!(read_all(&again), [(0, b"new".to_vec())], "seed {seed}");
     }
 }
+
+/// An index written with small blocks was not believed behind entries of larger ones.
+#[test]
+fn another_block_size_costs_no_settled_record() {
+    for (before, after) in [(256, 4096), (4096, 256)] {
+        let sized = |block_bytes| crate::LogConfig {
+            block_bytes,
+            segment_bytes: 1 << 20,
+            ..config()
+        };
+        let disk = SimDisk::new();
+        let log = open_with(&disk, sized(before));
+        let first = partition(&log, TopicDurability::Fsync);
+        for _ in 0..10 {
+            append(&first, &record(&[1; 100]), Durability::Fsync).unwrap();
+        }
+        log.close().unwrap();
+        let disk = disk.process_loss();
+        let log = open_with(&disk, sized(after));
+        let again = partition(&log, TopicDurability::Fsync);
+        for _ in 0..20 {
+            append(&again, &record(&[2; 100]), Durability::Fsync).unwrap();
+        }
+        for crashed in [disk.process_loss(), disk.power_loss(&mut SimRng::new(1))] {
+            let log = open_with(&crashed, sized(after));
+            let found = read_all(&partition(&log, TopicDurability::Fsync));
+            assert_eq!(found.len(), 30, "blocks of {before}, then of {after}");
+        }
+    }
+}

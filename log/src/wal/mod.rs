@@ -80,6 +80,8 @@ struct WalState {
     current: Option<WalFile>,
     /// Written to their end, waiting for a checkpoint.
     full: VecDeque<WalFile>,
+    /// Those that a checkpoint could not free.
+    stuck: Vec<WalFile>,
     spare: VecDeque<WalFile>,
     /// Bytes of all files.
     bytes: u64,
@@ -253,7 +255,8 @@ impl Wal {
         let dir = wal_dir(data_dir);
         let replay = read_wal(disk.as_ref(), data_dir)?;
         let mut state = WalState {
-            next_sequence: replay.files.last().map_or(1, |(sequence, _)| sequence + 1),
+            // Not the next one: a file may have been put to use under that, with records on the disk and its header not.
+            next_sequence: replay.files.last().map_or(1, |(sequence, _)| sequence + 2),
             next_number: 1,
             ..WalState::default()
         };
@@ -335,6 +338,8 @@ impl Wal {
         if !state.current.as_ref().is_some_and(fits) {
             let full = state.current.take();
             state.full.extend(full);
+            let stuck = std::mem::take(&mut state.stuck);
+            state.full.extend(stuck);
             let next = match state.spare.pop_front() {
                 Some(spare) => Some(spare),
                 None => self.create_file(&mut state),
@@ -470,7 +475,8 @@ impl Wal {
     pub(crate) fn commit(&self, group: &mut Group) -> Result<(), DiskError> {
         let mut state = self.state.lock();
         let Some(current) = state.current.as_mut() else {
-            return Ok(());
+            let nowhere: std::io::Result<()> = Err(std::io::ErrorKind::NotFound.into());
+            return nowhere.on("write to the current file of", &self.dir);
         };
         assert_eq!(
             current.sequence, group.sequence,
@@ -504,15 +510,17 @@ impl Wal {
         self.state.lock().full.pop_front()
     }
 
-    /// Takes a file back that is still needed.
+    /// Takes a file back that is still needed, until the current one is full, too.
     pub(crate) fn keep(&self, file: WalFile) {
-        self.state.lock().full.push_back(file);
+        self.state.lock().stuck.push(file);
     }
 
     /// Takes a file back whose partitions were synced (LOG-14). Small ones make room for larger ones.
     pub(crate) fn recycle(&self, file: WalFile) {
         let mut state = self.state.lock();
-        if file.capacity >= self.largest_file() || state.bytes < self.max_bytes / 2 {
+        let is_usable = file.capacity >= self.smallest_file();
+        let is_wanted = file.capacity >= self.largest_file() || state.bytes < self.max_bytes / 2;
+        if is_usable && is_wanted {
             state.spare.push_back(file);
         } else {
             self.remove(&mut state, &file);
@@ -528,14 +536,19 @@ impl Wal {
         }
     }
 
-    /// Says that nothing in the files is needed: every partition was closed in order. Nothing is synced; what a crash brings
-    /// back changes nothing (LOG-14).
+    /// Says that nothing in the files is needed, by sequence numbers that no record has: every partition was closed in order.
+    /// Nothing is synced; what a crash brings back changes nothing (LOG-14).
     pub(crate) fn close(&self) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let files = state.current.iter().chain(&state.full).chain(&state.spare);
-        for file in files {
-            if let Err(error) = file.file.write_at(&[0; FILE_HEADER_BYTES], 0) {
+        let files = state
+            .current
+            .iter()
+            .chain(&state.full)
+            .chain(&state.stuck)
+            .chain(&state.spare);
+        for (file, sequence) in files.zip(state.next_sequence..) {
+            if let Err(error) = file.file.write_at(&file_header(sequence), 0) {
                 tracing::debug!(path = %file.path.display(), %error, "a file of the write-ahead log keeps its records");
             }
         }

@@ -213,6 +213,10 @@ impl DiskFile for RealFile {
         self.sync_file_system_by(sync_all)
     }
 
+    fn file_system(&self) -> Option<u64> {
+        (!self.held.is_suspect()).then(|| self.held.file_system().device())
+    }
+
     fn descriptor(&self) -> io::Result<Option<Descriptor>> {
         Ok(Some(Descriptor(Arc::clone(&*self.open()?))))
     }

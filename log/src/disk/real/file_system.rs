@@ -29,6 +29,11 @@ pub(super) struct FileSystem {
 }
 
 impl FileSystem {
+    /// The number of its device.
+    pub(super) fn device(&self) -> u64 {
+        self.device
+    }
+
     /// The number for a write that was just done.
     pub(super) fn after_write(&self) -> Tick {
         // The number must not be read before the write has reached the page cache.

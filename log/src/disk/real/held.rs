@@ -274,6 +274,10 @@ impl HeldFile {
 
     /// Whether a sync that went well covers every write that is done. The kernel may forget an error of writing back once a
     /// file is closed; of a clean file there is none to come.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.suspect.load(Ordering::Acquire) > self.synced.load(Ordering::Acquire)
+    }
+
     pub(super) fn is_clean(&self) -> bool {
         let written = self.written.load(Ordering::Acquire);
         let synced = self.synced.load(Ordering::Acquire);
