@@ -175,8 +175,8 @@ fn affordable_connections(wanted: usize) -> usize {
     else {
         return wanted.min(Semaphore::MAX_PERMITS);
     };
-    // The log keeps files open up to half of the limit.
-    let affordable = usize::try_from(descriptors / 2)
+    // The log keeps files open up to a quarter of the limit, or somewhat more while they are written to.
+    let affordable = usize::try_from(descriptors / 8 * 5)
         .unwrap_or(usize::MAX)
         .max(1);
     if affordable < wanted {

@@ -167,7 +167,8 @@ fn check_partition(
     report: &mut CheckReport,
 ) -> Result<(), DiskError> {
     let (bases, strange) = list_segments(disk, dir)?;
-    for name in strange {
+    // One that was being written when the process stopped goes with the next start.
+    for name in strange.into_iter().filter(|name| !name.ends_with(".tmp")) {
         let what = "this file does not belong here".to_owned();
         report.findings.push(Finding {
             path: dir.join(name),

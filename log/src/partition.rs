@@ -124,6 +124,8 @@ struct State {
     wal_sequence: u64,
     /// The next segment could not be made ahead: it is not tried again before the active one is full.
     prepare_failed: bool,
+    /// That the disk is full was said.
+    full_said: bool,
     /// A sealing failed and waits for its next try.
     seal_rests: bool,
     stopped: Option<Stopped>,
@@ -326,6 +328,7 @@ impl State {
             commit_postponed: false,
             wal_sequence: 0,
             prepare_failed: false,
+            full_said: false,
             seal_rests: false,
             stopped: None,
             queued: Queued::default(),

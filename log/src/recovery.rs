@@ -428,6 +428,7 @@ fn recover_unsealed(
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
+            ends_for_sure: index.damage.is_none() && !index.torn && verdict.damaged.is_empty(),
             unsettled: young || !verdict.closed || covered_position < verdict.end,
             covered: Covered {
                 // The last block may still grow.

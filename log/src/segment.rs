@@ -83,6 +83,8 @@ pub(crate) struct Recovered {
     pub(crate) index_bytes: u64,
     /// Whether it was never settled.
     pub(crate) young: bool,
+    /// Whether its index reads to its end.
+    pub(crate) ends_for_sure: bool,
     /// Whether the log must settle it before anyone reads it.
     pub(crate) unsettled: bool,
     pub(crate) covered: Covered,

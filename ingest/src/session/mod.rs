@@ -34,6 +34,7 @@ use crate::connection::Connection;
 use crate::error::{ConnectionError, Refusal};
 use crate::input::Input;
 use crate::output::{Output, Then};
+use crate::read_ahead::Lane;
 use crate::shared::MemoryBudget;
 use reader::Reader;
 use ready::{Ready, Turn};
@@ -94,7 +95,12 @@ pub(crate) async fn serve(
     version: u8,
     input: Input,
 ) -> Result<(), ConnectionError> {
-    let output = connection.output();
+    // Turns of its own: a request that has a turn of the connection's, or is next, is not polled while an answer is sent.
+    let sending = Lane::new(&connection.shared.read_ahead);
+    let output = Output {
+        lane: &sending,
+        ..connection.output()
+    };
     if version != SESSION_VERSION {
         connection
             .shared

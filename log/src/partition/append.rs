@@ -54,6 +54,7 @@ impl Partition {
             state.log_end_offset, end_offset,
             "an append spans the records it was given"
         );
+        state.full_said = false;
         state.unsettled_bytes += batch.bytes().len() as u64;
         if seen_unsynced {
             self.mark_published(state)?;
@@ -162,6 +163,9 @@ impl Partition {
     /// else stops the partition.
     pub(super) fn refuse(&self, state: &mut State, error: DiskError) -> AppendError {
         if error.is_full() {
+            if !std::mem::replace(&mut state.full_said, true) {
+                tracing::warn!(topic = %self.topic, partition = %self.id, %error, "the disk is full: appends are refused until there is room");
+            }
             return AppendError::StorageFull {
                 path: error.path,
                 source: Arc::new(error.source),

@@ -45,6 +45,8 @@ struct Opening<'a> {
     unsealed: Vec<Unsealed>,
     active: Option<Active>,
     log_end_offset: Offset,
+    /// Whether the last segment's index reads to its end, so that it lacks no frame that anyone was told of.
+    ends_for_sure: bool,
     /// Where what must be settled begins.
     settled_offset: Option<Offset>,
     findings: Vec<Finding>,
@@ -87,6 +89,7 @@ impl Partition {
             unsealed: Vec::new(),
             active: None,
             log_end_offset: Offset::ZERO,
+            ends_for_sure: false,
             settled_offset: None,
             findings: Vec::new(),
         };
@@ -292,11 +295,12 @@ impl Opening<'_> {
         seal_bytes: u64,
     ) -> Result<(), DiskError> {
         let (base_offset, end_offset) = (open.file.identity.base_offset, open.end_offset);
-        self.log_end_offset = self.log_end_offset.max(end_offset);
         mark_damaged(&open.file, open.blocks.blocks());
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
+        self.log_end_offset = self.log_end_offset.max(end_offset);
+        self.ends_for_sure = open.ends_for_sure;
         let unsettled = open.unsettled;
         if unsettled {
             let settled = self.settled_offset.unwrap_or(base_offset);
@@ -337,10 +341,15 @@ impl Opening<'_> {
     ) -> Result<(), DiskError> {
         let identity = open.file.identity;
         let path = open.file.path.clone();
-        self.log_end_offset = self.log_end_offset.max(identity.base_offset);
-        if !is_last {
+        // Begun after frames that a crash took before anyone was told of them: the log goes on where they were.
+        let follows = self.unsealed.last().map(|segment| segment.end_offset);
+        let is_premature = self.ends_for_sure
+            && follows == Some(self.log_end_offset)
+            && self.log_end_offset < identity.base_offset;
+        if !is_last || is_premature {
             return remove_empty(disk, &path);
         }
+        self.log_end_offset = self.log_end_offset.max(identity.base_offset);
         if index == IndexState::Damaged {
             let index_path = index_path(&path);
             match replace_file(disk, &index_path, &identity.header()).on("write", &index_path) {

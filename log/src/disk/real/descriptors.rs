@@ -42,13 +42,13 @@ struct Round {
     parked: HashMap<u64, Arc<HeldFile>>,
 }
 
-/// Half of what the process may open now; at least [`MIN_DESCRIPTORS`].
+/// A quarter of what the process may open now; at least [`MIN_DESCRIPTORS`].
 pub(super) fn default_limit() -> usize {
     rustix::process::getrlimit(rustix::process::Resource::Nofile)
         .current
-        .and_then(|limit| usize::try_from(limit / 2).ok())
-        .map_or(MAX_DESCRIPTORS, |half| {
-            half.clamp(MIN_DESCRIPTORS, MAX_DESCRIPTORS)
+        .and_then(|limit| usize::try_from(limit / 4).ok())
+        .map_or(MAX_DESCRIPTORS, |quarter| {
+            quarter.clamp(MIN_DESCRIPTORS, MAX_DESCRIPTORS)
         })
 }
 

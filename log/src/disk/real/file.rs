@@ -198,11 +198,9 @@ impl DiskFile for RealFile {
     }
 
     fn is_resident(&self, position: u64, bytes: u64) -> bool {
-        // Opening a file may wait for the disk as well.
-        let Some(file) = self.held.open_already() else {
-            return false;
-        };
-        self.residency.holds(&file, position, bytes)
+        // One that was closed is opened here: its name was in memory not long ago. What fails is for the read to report.
+        self.open()
+            .is_ok_and(|file| self.residency.holds(&file, position, bytes))
     }
 
     fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {

@@ -168,14 +168,6 @@ impl HeldFile {
         }
     }
 
-    /// The open file, unless it is closed or being opened.
-    pub(super) fn open_already(&self) -> Option<InUse<'_>> {
-        let slot = self.slot.try_read()?;
-        let open = RwLockReadGuard::try_map(slot, |slot| slot.file.as_ref()).ok()?;
-        self.used.store(true, Ordering::Relaxed);
-        Some(open)
-    }
-
     fn open_again(
         self: &Arc<Self>,
         descriptors: &Descriptors,

@@ -109,7 +109,7 @@ impl Default for RealDisk {
 }
 
 impl RealDisk {
-    /// Keeps at most half as many files open as the process may have open now, and at least 64.
+    /// Keeps at most a quarter as many files open as the process may have open now, and at least 64.
     #[must_use]
     pub fn new() -> Self {
         Self::with_descriptors(descriptors::default_limit())
