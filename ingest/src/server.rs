@@ -19,6 +19,8 @@ use crate::{ConfigError, Counters, ServerConfig, ShutdownSignal};
 
 /// Connections the kernel may hold until they are accepted.
 const BACKLOG: u32 = 1024;
+/// Descriptors kept for files at least when the limit on them bounds the number of connections.
+const RESERVED_DESCRIPTORS: u64 = 256;
 /// A peer silent for less than this is not yet made to go for others.
 const MIN_EVICTION_AGE: Duration = Duration::from_millis(500);
 /// How long a new connection waits for an evicted one's place.
@@ -175,8 +177,11 @@ fn affordable_connections(wanted: usize) -> usize {
     else {
         return wanted.min(Semaphore::MAX_PERMITS);
     };
-    // The log keeps files open up to a quarter of the limit, or somewhat more while they are written to.
-    let affordable = usize::try_from(descriptors / 8 * 5)
+    // The log keeps files open up to a quarter of the limit.
+    let for_files = (descriptors / 4)
+        .max(RESERVED_DESCRIPTORS)
+        .min(descriptors / 2);
+    let affordable = usize::try_from(descriptors - for_files)
         .unwrap_or(usize::MAX)
         .max(1);
     if affordable < wanted {

@@ -20,8 +20,12 @@ use crate::block::{Block, BlockBuilder};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{DiskError, OnDisk};
 use crate::index::{BootField, Covered, IndexFile, SegmentIdentity};
-use crate::mmap::{Map, Publisher};
+use crate::mmap::Publisher;
 use crate::view::{SegmentFile, SegmentView};
+
+mod prepared;
+
+pub(crate) use prepared::Prepared;
 
 /// The first allocation of a segment: an almost idle partition costs little.
 const FIRST_ALLOCATION_BYTES: u64 = 4 << 10;
@@ -94,101 +98,10 @@ pub(crate) struct Recovered {
     pub(crate) appended_at_ns: u64,
 }
 
-/// A segment made ahead: allocated, mapped, durable but for its names.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    file: Arc<dyn DiskFile>,
-    index: Arc<dyn DiskFile>,
-    map: Map,
-    publisher: Publisher,
-    seal_bytes: u64,
-    allocated_bytes: u64,
-}
-
 /// Address space for a segment that is sealed at `seal_bytes`.
 pub(crate) fn map_capacity(seal_bytes: u64) -> io::Result<usize> {
     usize::try_from(seal_bytes.saturating_add(SLACK_BYTES))
         .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
-}
-
-impl Prepared {
-    /// Makes the files of a segment to come, with all its blocks. Takes long: not for an appender.
-    ///
-    /// # Errors
-    /// [`DiskError`]; what was made is removed if it can be helped, and by the next open in any case.
-    pub(crate) fn create(disk: &dyn Disk, dir: &Path, seal_bytes: u64) -> Result<Self, DiskError> {
-        let (path, index_path) = (dir.join(PREPARED_SEGMENT), dir.join(PREPARED_INDEX));
-        let created = Self::create_files(disk, &path, &index_path, seal_bytes);
-        if created.is_err() {
-            // Ignored: the error that counts is the first one.
-            let _ = disk.remove_file(&index_path);
-            let _ = disk.remove_file(&path);
-        }
-        created
-    }
-
-    fn create_files(
-        disk: &dyn Disk,
-        path: &Path,
-        index_path: &Path,
-        seal_bytes: u64,
-    ) -> Result<Self, DiskError> {
-        let file = disk.create(path).on("create", path)?;
-        let index = disk.create(index_path).on("create", index_path)?;
-        index.reserve(PAGE_BYTES).on("grow", index_path)?;
-        let allocated_bytes = round_up(seal_bytes + 1);
-        file.allocate(allocated_bytes).on("grow", path)?;
-        let (map, publisher) = map_capacity(seal_bytes)
-            .and_then(|capacity| file.map(capacity, 0))
-            .on("map", path)?;
-        Ok(Self {
-            file,
-            index,
-            map,
-            publisher,
-            seal_bytes,
-            allocated_bytes,
-        })
-    }
-
-    /// Gives it its names and writes its base offset. Nothing is synced.
-    ///
-    /// # Errors
-    /// [`DiskError`]: nothing was appended, and the files may have either name.
-    pub(crate) fn put_to_use(
-        self,
-        disk: &dyn Disk,
-        dir: &Path,
-        identity: SegmentIdentity,
-        block_bytes: u32,
-    ) -> Result<Active, DiskError> {
-        let path = segment_path(dir, identity.base_offset);
-        let index = IndexFile::create(&path, identity, self.index)?;
-        // The index's name first: a segment that has neither name of an index has lost it.
-        let (prepared, young) = (dir.join(PREPARED_INDEX), young_index_path(&path));
-        disk.rename(&prepared, &young).on("rename to", &young)?;
-        let prepared = dir.join(PREPARED_SEGMENT);
-        disk.rename(&prepared, &path).on("rename to", &path)?;
-        Ok(Active {
-            file: Arc::new(SegmentFile::new(path, identity, self.file, self.map)),
-            index: Arc::new(index),
-            named: Arc::new(AtomicBool::new(false)),
-            publisher: self.publisher,
-            blocks: BlockBuilder::new(block_bytes),
-            seal_bytes: self.seal_bytes,
-            allocated_bytes: self.allocated_bytes,
-            committed_position: 0,
-            committed_offset: identity.base_offset,
-            end_offset: identity.base_offset,
-            trimmed: false,
-            appended_at_ns: 0,
-        })
-    }
-
-    /// Bytes of frames that fit it.
-    pub(crate) fn room_bytes(&self) -> u64 {
-        self.seal_bytes
-    }
 }
 
 impl Active {
