@@ -152,11 +152,13 @@ impl Partition {
         let index_path = index_path(path);
         let disk = self.shared.disk.as_ref();
         replace_file(disk, &index_path, &index).on("seal", &index_path)?;
-        // There where the segment was recovered and had no room for entries.
-        let young = young_index_path(path);
-        match disk.remove_file(&young) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            removed => removed.on("remove", &young)?,
+        // There where the segment was recovered and had no room for entries. What stays of it nobody reads, and the start that
+        // finds no segment beside it removes it.
+        match disk.remove_file(&young_index_path(path)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                tracing::debug!(path = %path.display(), %error, "the young index of a sealed segment stays");
+            }
+            _ => {}
         }
         let file = &view.file.file;
         file.set_len(view.frame_bytes())
