@@ -187,16 +187,15 @@ fn seal(part: &mut [u8]) {
     crc.copy_from_slice(&crc32c(body).to_be_bytes());
 }
 
-/// An index: three parts of the header, then entries bound to the second one.
+/// An index: its header, then the published mark and entries, bound to it.
 fn put_index_right(bytes: &mut [u8]) {
-    let Some((header, entries)) = bytes.split_at_mut_checked(192) else {
+    let Some((header, entries)) = bytes.split_at_mut_checked(128) else {
         return;
     };
     seal(&mut header[..64]);
-    seal(&mut header[64..128]);
     let mut bound = [0; 64];
-    bound[..4].copy_from_slice(&header[124..128]);
-    for entry in std::iter::once(&mut header[128..]).chain(entries.chunks_exact_mut(64)) {
+    bound[..4].copy_from_slice(&header[60..64]);
+    for entry in std::iter::once(&mut header[64..]).chain(entries.chunks_exact_mut(64)) {
         if entry.iter().any(|byte| *byte != 0) {
             bound[4..].copy_from_slice(&entry[..60]);
             entry[60..].copy_from_slice(&crc32c(&bound).to_be_bytes());

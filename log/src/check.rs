@@ -217,10 +217,8 @@ fn check_segment(
         let records = records
             .iter()
             .filter(|record| record.header.segment == base_offset);
-        for record in records.clone() {
-            apply(record, &mut data);
-        }
-        index.add_runs(records.map(FoundRecord::run));
+        let applied = records.take_while(|record| apply(record, &mut data));
+        index.add_runs(applied.map(FoundRecord::run));
     }
     let mut find = |path: &Path, position: u64, what: String| {
         report.findings.push(Finding {
@@ -298,17 +296,21 @@ fn check_segment(
     ))
 }
 
-/// Puts a record of the write-ahead log into a segment's bytes.
-fn apply(record: &FoundRecord<'_>, data: &mut Vec<u8>) {
+/// Puts a record of the write-ahead log into a segment's bytes; `false` for one that does not follow them.
+fn apply(record: &FoundRecord<'_>, data: &mut Vec<u8>) -> bool {
     let run = record.run();
     let range = usize::try_from(run.position)
         .ok()
         .zip(usize::try_from(run.end_position()).ok());
-    let Some((from, to)) = range else { return };
+    // A record begins in or right behind what was there before it; one that does not speaks of nothing.
+    let Some((from, to)) = range.filter(|(from, _)| *from <= data.len()) else {
+        return false;
+    };
     if data.len() <= to {
         data.resize(to + 1, 0);
     }
     data[from..to].copy_from_slice(record.frames);
+    true
 }
 
 fn matches(data: &[u8], block: &Block) -> bool {

@@ -217,20 +217,31 @@ pub(crate) struct SegmentOnDisk<'a> {
 }
 
 impl<'a> SegmentOnDisk<'a> {
-    /// The records of this segment.
-    fn records(&self) -> impl Iterator<Item = &'a FoundRecord<'a>> {
-        let segment = self.identity.base_offset;
-        self.records
-            .iter()
-            .filter(move |record| record.header.segment == segment)
+    /// The records of this segment, whose file has so many bytes. One begins in or right behind what was there before it
+    /// (LOG-13): what does not was made up.
+    fn records(&self, file_bytes: u64) -> Vec<&'a FoundRecord<'a>> {
+        let (segment, mut reach) = (self.identity.base_offset, file_bytes);
+        let of_this = self.records.iter();
+        of_this
+            .filter(|record| record.header.segment == segment)
+            .take_while(|record| {
+                let run = record.run();
+                let follows = run.position <= reach;
+                reach = reach.max(run.end_position());
+                follows
+            })
+            .collect()
     }
 }
 
 /// Puts the bytes of records into a segment where they are not there. What it writes is not synced.
-fn apply_records(segment: &SegmentOnDisk<'_>, file: &Arc<dyn DiskFile>) -> Result<(), DiskError> {
-    let path = segment.path;
-    let end = segment
-        .records()
+fn apply_records(
+    path: &Path,
+    records: &[&FoundRecord<'_>],
+    file: &Arc<dyn DiskFile>,
+) -> Result<(), DiskError> {
+    let end = records
+        .iter()
         .map(|record| record.run().end_position())
         .max();
     let Some(end) = end else { return Ok(()) };
@@ -242,7 +253,7 @@ fn apply_records(segment: &SegmentOnDisk<'_>, file: &Arc<dyn DiskFile>) -> Resul
     let map = file
         .map_read_only(to_usize(end).on("map", path)?)
         .on("map", path)?;
-    for record in segment.records() {
+    for record in records {
         let run = record.run();
         let from = to_usize(run.position).on("map", path)?;
         let there = map.bytes(from..from + record.frames.len());
@@ -293,8 +304,9 @@ pub(crate) fn recover_segment(
             marker.frame_bytes
         ));
     }
-    apply_records(segment, &file)?;
-    index.add_runs(segment.records().map(FoundRecord::run));
+    let records = segment.records(file_bytes);
+    apply_records(path, &records, &file)?;
+    index.add_runs(records.iter().map(|record| record.run()));
     file_bytes = file_bytes.max(file.len().on("read the length of", path)?);
     recover_unsealed(segment, file, file_bytes, &index, young, findings)
 }
