@@ -37,6 +37,12 @@ pub trait Disk: Debug + Send + Sync {
         self.create_dir_all(path)
     }
 
+    /// Bytes that are free on the disk of a folder that is there; as good as none bounds a disk that cannot tell.
+    fn free_bytes(&self, path: &Path) -> u64 {
+        let _ = path;
+        u64::MAX
+    }
+
     /// The names in a folder, in no order; none for a folder that is not there.
     ///
     /// # Errors

@@ -63,6 +63,8 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 const MIN_FILE_BYTES: u64 = 1 << 20;
 /// A file that knows of so many partitions is full: their files stay open until a checkpoint has synced them.
 const MOST_PARTITIONS: usize = 2048;
+/// A new file takes at most this part of what is free.
+const SHARE_OF_FREE: u64 = 16;
 /// What is larger is cheaper to sync in its segment than to write twice.
 const MAX_RECORD_BYTES: u64 = 256 << 10;
 
@@ -304,7 +306,10 @@ impl Wal {
     /// Files grow as more of them were needed; `None` when there is no room for another.
     fn next_capacity(&self, state: &WalState) -> Option<u64> {
         let capacity = state.bytes.clamp(self.smallest_file(), self.largest_file());
-        (state.bytes + capacity <= self.max_bytes).then_some(capacity)
+        // Where there is little room it is for records.
+        let data_dir = self.dir.parent().unwrap_or(&self.dir);
+        let affordable = self.disk.free_bytes(data_dir) / SHARE_OF_FREE;
+        (state.bytes + capacity <= self.max_bytes && capacity <= affordable).then_some(capacity)
     }
 
     /// The path and size of a new file, which counts from now on.

@@ -194,6 +194,11 @@ impl Disk for RealDisk {
         fs::create_dir_all(path)
     }
 
+    fn free_bytes(&self, path: &Path) -> u64 {
+        rustix::fs::statvfs(path)
+            .map_or(u64::MAX, |free| free.f_bavail.saturating_mul(free.f_frsize))
+    }
+
     fn list(&self, path: &Path) -> io::Result<Vec<String>> {
         let entries = match fs::read_dir(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
