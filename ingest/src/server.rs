@@ -25,6 +25,8 @@ const RESERVED_DESCRIPTORS: u64 = 256;
 const MIN_EVICTION_AGE: Duration = Duration::from_millis(500);
 /// How long a new connection waits for an evicted one's place.
 const EVICTION_WAIT: Duration = Duration::from_secs(1);
+/// How long a new connection waits for a place when nobody can be made to go.
+const FULL_WAIT: Duration = Duration::from_secs(2);
 /// Pauses after failed accepts: from the first to the last, doubling.
 const MIN_BACKOFF: Duration = Duration::from_millis(5);
 const MAX_BACKOFF: Duration = Duration::from_millis(500);
@@ -258,7 +260,14 @@ impl Acceptor {
             return Some(place);
         }
         let silent = &self.shared.silent;
-        let moment = silent.until_oldest_is(MIN_EVICTION_AGE)?;
+        let Some(moment) = silent.until_oldest_is(MIN_EVICTION_AGE) else {
+            // Everybody has spoken, but some may be about to end, or to be ended for taking too long.
+            return tokio::select! {
+                place = Arc::clone(&self.places).acquire_owned() => place.ok(),
+                () = tokio::time::sleep(FULL_WAIT) => None,
+                () = self.shutdown.wait() => None,
+            };
+        };
         let mut place = std::pin::pin!(Arc::clone(&self.places).acquire_owned());
         tokio::select! {
             place = &mut place => return place.ok(),
