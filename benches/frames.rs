@@ -1,13 +1,13 @@
-//! The two loops that every record goes through: walking frames, and appending them to a segment.
+//! The loops that records go through: walking frames, checksums, appending to a segment; and finding an offset again.
 //!
 //! One workload: frames with a payload of 100 bytes and no key, made from a fixed seed, in batches of 64 KiB. Run
-//! `cargo bench`; compare two runs on one machine, never figures of two machines.
+//! `cargo bench --bench frames`; compare two runs on one machine, never figures of two machines.
 
 use std::hint::black_box;
 use std::sync::Arc;
 
-use basalt_log::{Durability, Log, LogConfig, RealDisk, SystemClock, TopicConfig};
-use basalt_proto::{Frame, FrameBatch, FrameLimits, FrameWalk, PartitionId, TopicName};
+use basalt_log::{Durability, Log, LogConfig, RealDisk, SystemClock, TopicConfig, crc32c};
+use basalt_proto::{Frame, FrameBatch, FrameLimits, FrameWalk, Offset, PartitionId, TopicName};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const SEED: u64 = 0x0b5a_1700_2013_0001;
@@ -15,18 +15,31 @@ const PAYLOAD_BYTES: usize = 100;
 const BATCH_BYTES: usize = 64 << 10;
 /// Old segments go after so many appends, so that a long run does not fill the disk.
 const APPENDS_PER_TOPIC: u64 = 4096;
+/// Appends before offsets are looked up: 256 MiB, in several segments.
+const LOOKUP_APPENDS: u64 = 4096;
+/// What a lookup reads.
+const READ_BYTES: u64 = 4096;
+
+/// Numbers that look random, the same in every run (xorshift).
+struct Random(u64);
+
+impl Random {
+    const fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
 
 fn workload() -> Vec<u8> {
-    let mut state = SEED;
+    let mut random = Random(SEED);
     let mut frames = Vec::with_capacity(BATCH_BYTES);
     let mut timestamp_ns = 1_357_034_400_000_000_000;
     loop {
         let mut payload = [0; PAYLOAD_BYTES];
         for part in payload.chunks_mut(8) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            part.copy_from_slice(&state.to_be_bytes()[..part.len()]);
+            part.copy_from_slice(&random.next().to_be_bytes()[..part.len()]);
         }
         timestamp_ns += 1_000;
         let before = frames.len();
@@ -50,6 +63,9 @@ fn walk(criterion: &mut Criterion) {
             FrameBatch::parse(black_box(&frames), &FrameLimits::default())
                 .map(|batch| batch.record_count())
         });
+    });
+    group.bench_function("crc32c", |bencher| {
+        bencher.iter(|| crc32c(black_box(&frames)))
     });
     group.finish();
 }
@@ -90,5 +106,43 @@ fn append(criterion: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, walk, append);
+#[expect(
+    clippy::expect_used,
+    reason = "a bench that cannot set up has nothing to measure"
+)]
+fn lookup(criterion: &mut Criterion) {
+    let frames = workload();
+    let batch = FrameBatch::parse(&frames, &FrameLimits::default()).expect("sound frames");
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let config = LogConfig::new(folder.path());
+    let log =
+        Log::open(config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).expect("an empty log");
+    let topic = TopicName::new("bench").expect("a valid name");
+    let config = TopicConfig {
+        segment_bytes: Some(64 << 20),
+        ..TopicConfig::default()
+    };
+    let made = log.create_topic(&topic, 1, config);
+    let partition = made.expect("a topic").partition(PartitionId(0));
+    let partition = partition.expect("its partition");
+    for _ in 0..LOOKUP_APPENDS {
+        partition.append(&batch, Durability::Os).expect("an append");
+    }
+    let end = partition.offsets().high_watermark;
+    let mut random = Random(SEED);
+    // Before blocks of sealed segments are compared with their checksums for the first time.
+    let mut from = Offset(0);
+    while from < end {
+        let read = partition.read(from, end, u64::MAX).expect("frames");
+        from = read.next_offset;
+    }
+    criterion.bench_function("lookup of an offset, 4 KiB from there", |bencher| {
+        bencher.iter(|| {
+            let from = Offset(random.next() % end.0);
+            partition.read(from, end, READ_BYTES).expect("frames").len()
+        });
+    });
+}
+
+criterion_group!(benches, walk, append, lookup);
 criterion_main!(benches);

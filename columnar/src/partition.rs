@@ -173,6 +173,12 @@ impl TieredPartition {
         self.hot.subscribe()
     }
 
+    /// How many watch the high watermark now.
+    #[must_use]
+    pub fn watcher_count(&self) -> usize {
+        self.hot.watcher_count()
+    }
+
     /// Where the records are.
     #[must_use]
     pub fn bounds(&self) -> TierBounds {

@@ -218,6 +218,12 @@ impl Partition {
         self.high_watermark.subscribe()
     }
 
+    /// How many watch the high watermark now.
+    #[must_use]
+    pub fn watcher_count(&self) -> usize {
+        self.high_watermark.receiver_count()
+    }
+
     /// Whether appends are refused until the log is opened anew, and why.
     #[must_use]
     pub fn poisoned(&self) -> Option<String> {

@@ -132,6 +132,10 @@ section! {
         /// Reads that wait for the disk at a time, for consumers of what is not in memory, each of at most 4 MiB. More may help
         /// a disk that is fast only under many requests; fewer leave more of it to writes. Safe: 1 to 64.
         cold_reads: usize = 4, in 1 ..= 1_024;
+        /// Whether the machine's cores are kept from sleeping while the server runs, by a request to `/dev/cpu_dma_latency`, which
+        /// root may make. On: an idle core answers in some 5 microseconds instead of some 25 (virtual machines) or 50 to 200
+        /// (deep sleep), and takes power, or its host's time, all the while.
+        keep_cores_awake: bool = false;
         /// Milliseconds that a stop grants to work in progress before connections are cut. Safe: 1,000 to 60,000.
         shutdown_grace_ms: u64 = 10_000, in 0 ..= HOUR_MS;
     }

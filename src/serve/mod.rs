@@ -1,5 +1,6 @@
 //! A whole server in this process: log, cooling, SQL and sockets, opened in that order and closed in the other.
 
+mod awake;
 mod command;
 mod signals;
 
@@ -15,6 +16,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::Config;
 use crate::http::{Http, Metrics};
+use awake::CoresAwake;
 
 pub(crate) use command::{ServeArgs, run};
 pub(crate) use signals::Signals;
@@ -28,6 +30,7 @@ pub struct Instance {
     addresses: Vec<SocketAddr>,
     shutdown: ShutdownTrigger,
     sockets: JoinHandle<std::io::Result<()>>,
+    _cores_awake: Option<CoresAwake>,
 }
 
 impl Instance {
@@ -73,7 +76,9 @@ impl Instance {
         let addresses = server.local_addresses().to_vec();
         let shutdown = ShutdownTrigger::new();
         let sockets = tokio::spawn(server.run(shutdown.signal()));
+        let keep_awake = config.server.keep_cores_awake;
         Ok(Self {
+            _cores_awake: keep_awake.then(CoresAwake::request).flatten(),
             tiered,
             engine,
             counters,

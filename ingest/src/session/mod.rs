@@ -129,6 +129,7 @@ pub(crate) async fn serve(
         ending: ending.signal(),
         ready: Ready::new(turn.clone()),
         max_queue_wait: None,
+        readers_first: false,
     };
     let reading = async {
         let ended = reader.run(input).await;

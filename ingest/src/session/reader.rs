@@ -26,6 +26,8 @@ use crate::{Counters, ShutdownSignal};
 /// The most that a byte of a request may take once it is decoded: a name of one byte is two on the wire, and a pointer
 /// and an allocation in memory.
 const DECODED_BYTES: usize = 32;
+/// So many readers who wait for what a request appends are served before it is answered.
+const FIRST_READERS: usize = 4;
 
 pub(super) struct Reader<'a> {
     pub(super) connection: &'a Connection<'a>,
@@ -39,6 +41,8 @@ pub(super) struct Reader<'a> {
     pub(super) ready: Ready,
     /// How long a produce request may wait for its turn; `None` waits as long as it takes.
     pub(super) max_queue_wait: Option<Duration>,
+    /// What was appended has woken few readers.
+    pub(super) readers_first: bool,
 }
 
 impl<'a> Reader<'a> {
@@ -77,6 +81,10 @@ impl<'a> Reader<'a> {
                     refusal,
                 } => return Err(self.refuse(correlation_id, refusal)),
             };
+            // An answer wakes a client, which then competes with this thread for a core: by then they have what they wait for.
+            if std::mem::take(&mut self.readers_first) {
+                tokio::task::yield_now().await;
+            }
             if self.flush().await.is_none() {
                 return Ok(());
             }
@@ -194,7 +202,11 @@ impl<'a> Reader<'a> {
                     Err(refusal) => Err(refusal),
                 }
             }
-            Ok(admitted) => admitted.append(shared),
+            Ok(admitted) => {
+                let readers = admitted.partition.watcher_count();
+                self.readers_first |= (1..=FIRST_READERS).contains(&readers);
+                admitted.append(shared)
+            }
             Err(refusal) => Err(refusal),
         };
         match stored {
@@ -356,6 +368,7 @@ mod tests {
             ending: connection.shutdown.clone(),
             ready: Ready::new(Turn::default()),
             max_queue_wait: None,
+            readers_first: false,
         };
         (reader, Input::new(input, 0), work)
     }

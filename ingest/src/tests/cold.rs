@@ -29,6 +29,8 @@ struct GateState {
     is_cold: bool,
     held: bool,
     failing: bool,
+    /// What was loaded is gone again when it is looked for.
+    evicting: bool,
     loading: usize,
     most_loading: usize,
     /// Where each load began, in order.
@@ -201,7 +203,9 @@ impl DiskFile for ColdFile {
     fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         self.gate.pass(position)?;
         self.file.load(position, bytes, see)?;
-        self.loaded.lock().extend(pages(position, bytes));
+        if !self.gate.state.lock().evicting {
+            self.loaded.lock().extend(pages(position, bytes));
+        }
         Ok(())
     }
 
@@ -426,6 +430,34 @@ async fn a_large_fetch_of_what_is_cold_is_answered_by_a_part() {
     }
     let (_, bytes) = session.ask(&large(Start::Earliest)).await.fetched();
     assert_eq!(bytes.len(), frames.concat().len());
+    drop(session);
+    harness.stop().await;
+}
+
+/// What is about to be sent must be loaded once more, while the next request waits for its turn at the disk: that request is
+/// not polled until the answer is sent, so that the answer must not wait for it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_answer_whose_bytes_were_evicted_does_not_wait_for_the_requests_behind_it() {
+    let (harness, gate, frames) = start_cold(3, 4).await;
+    gate.set(|gate| {
+        gate.evicting = true;
+        gate.held = true;
+    });
+    let mut session = Session::open(&harness).await;
+    let mut waiting = BTreeSet::new();
+    for _ in 0..4 {
+        waiting.insert(session.send(&fetch(OLD, Start::Earliest)).await);
+    }
+    // Once this is answered one of them loads, and the others wait for the turn.
+    let ping = session.send(&Request::Ping).await;
+    assert_eq!(session.receive().await.id, ping);
+    gate.until_loading(1).await;
+    gate.set(|gate| gate.held = false);
+    while !waiting.is_empty() {
+        let response = session.receive().await;
+        assert!(waiting.remove(&response.id));
+        assert_eq!(response.fetched().1.len(), frames.concat().len());
+    }
     drop(session);
     harness.stop().await;
 }

@@ -7,6 +7,7 @@
 mod disk;
 mod memory;
 mod network;
+mod relay;
 mod round_trip;
 
 use std::fmt::Write as _;
@@ -16,7 +17,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::error::LoadError;
-use crate::stats::{median_by, rounded};
+use crate::stats::{LatencySummary, median_by, rounded};
 
 /// Bytes of a record frame with a payload of 100 bytes and no key.
 const FRAME_BYTES: usize = 129;
@@ -99,6 +100,16 @@ pub struct Limits {
     pub round_trip_tokio_us: f64,
     /// Of those, 99% are not above.
     pub round_trip_tokio_p99_us: f64,
+    /// From when 129 bytes are due, 1,000 times a second, to when they came through a relay that keeps nothing.
+    pub relay_1k_p50_us: f64,
+    /// Of those, 99% are not above.
+    pub relay_1k_p99_us: f64,
+    /// The same, 100,000 times a second.
+    pub relay_100k_p50_us: f64,
+    /// Of those, 99% are not above.
+    pub relay_100k_p99_us: f64,
+    /// Of those, 99.9% are not above.
+    pub relay_100k_p999_us: f64,
 }
 
 /// Two figures of one measurement: the main one comes first.
@@ -146,6 +157,24 @@ pub fn measure(args: &LimitsArgs, say: &mut dyn FnMut(&str)) -> Result<Limits, L
     })?;
     let blocking = median("measure round trips", &mut round_trip::blocking)?;
     let tokio = median("measure round trips with tokio", &mut round_trip::tokio)?;
+    let mut relayed = |what: &'static str, rate| {
+        say(what);
+        let rounds = (0..args.rounds)
+            .map(|_| relay::latency(rate))
+            .collect::<Result<Vec<_>, _>>();
+        let rounds = rounds.map_err(LoadError::io(what))?;
+        let median = |key: fn(&LatencySummary) -> f64| {
+            let median = median_by(rounds.clone(), key);
+            rounded(median.as_ref().map_or(0.0, key), 1)
+        };
+        Ok::<_, LoadError>([
+            median(|latency| latency.p50_us),
+            median(|latency| latency.p99_us),
+            median(|latency| latency.p999_us),
+        ])
+    };
+    let relay_1k = relayed("measure a relay at 1,000/s", 1_000)?;
+    let relay_100k = relayed("measure a relay at 100,000/s", 100_000)?;
     Ok(Limits {
         tcp_mb_per_s: rounded(tcp.0, 0),
         sendfile_mb_per_s: rounded(sendfile.0, 0),
@@ -165,6 +194,11 @@ pub fn measure(args: &LimitsArgs, say: &mut dyn FnMut(&str)) -> Result<Limits, L
         round_trip_p99_us: rounded(blocking.1, 1),
         round_trip_tokio_us: rounded(tokio.0, 1),
         round_trip_tokio_p99_us: rounded(tokio.1, 1),
+        relay_1k_p50_us: relay_1k[0],
+        relay_1k_p99_us: relay_1k[1],
+        relay_100k_p50_us: relay_100k[0],
+        relay_100k_p99_us: relay_100k[1],
+        relay_100k_p999_us: relay_100k[2],
     })
 }
 
@@ -260,6 +294,18 @@ impl Limits {
             "round trip of 129 bytes, tokio",
             latency(self.round_trip_tokio_us, self.round_trip_tokio_p99_us),
         );
+        line(
+            "end to end through a bare relay, 1,000/s",
+            latency(self.relay_1k_p50_us, self.relay_1k_p99_us),
+        );
+        line(
+            "end to end through a bare relay, 100,000/s",
+            format!(
+                "{}, p99.9 {:.1} us",
+                latency(self.relay_100k_p50_us, self.relay_100k_p99_us),
+                self.relay_100k_p999_us
+            ),
+        );
         table.truncate(table.trim_end().len());
         table
     }
@@ -278,14 +324,14 @@ mod tests {
         };
         let mut steps = 0;
         let limits = measure(&args, &mut |_| steps += 1).unwrap();
-        assert_eq!(steps, 11);
+        assert_eq!(steps, 13);
         let serde_json::Value::Object(figures) = serde_json::to_value(limits).unwrap() else {
             panic!("not an object");
         };
-        assert_eq!(figures.len(), 18);
+        assert_eq!(figures.len(), 23);
         for (name, figure) in figures {
             assert!(figure.as_f64().unwrap() > 0.0, "{name}");
         }
-        assert_eq!(limits.table().lines().count(), 11);
+        assert_eq!(limits.table().lines().count(), 13);
     }
 }

@@ -24,7 +24,8 @@ impl History<'_> {
             self.tally.process_losses += 1;
             self.disk.process_loss()
         };
-        // The old process does nothing more.
+        // The old process does nothing more, and its readers are gone.
+        self.pinned.clear();
         self.disk.stop_after(0);
         self.disk = next;
     }

@@ -9,13 +9,16 @@ use parking_lot::Mutex;
 
 use super::choices::Choices;
 use super::interleave::{Other, Send, Sent, Work, append};
-use super::model::{PartitionModel, Payload, Promise};
-use super::reading::read_all;
-use super::support::{config, open_with, record};
+use super::model::{PartitionModel, Payload, Payloads, Promise};
+use super::reading::{Pinned, read_all, read_one};
+use super::support::{config, open_with, record_of};
 use super::tally::Tally;
 use super::topics::{PARTITIONS, TopicModel, create};
 use crate::disk::sim::{Operation, SimDisk};
 use crate::{AppendError, Durability, Log, LogConfig, Partition, TopicDurability};
+
+/// So many readers stand still at a time.
+const MOST_PINNED: usize = 4;
 
 pub(super) struct History<'a> {
     pub(super) choices: Choices<'a>,
@@ -30,6 +33,8 @@ pub(super) struct History<'a> {
     uniform: bool,
     number: u64,
     outcomes: Arc<Mutex<Vec<Sent>>>,
+    /// What slow readers are in the middle of.
+    pub(super) pinned: Vec<Pinned>,
     pub(super) trace: Vec<String>,
     pub(super) tally: Tally,
 }
@@ -78,6 +83,7 @@ impl<'a> History<'a> {
             uniform,
             number: 0,
             outcomes: Arc::default(),
+            pinned: Vec::new(),
             trace: Vec::new(),
             tally: Tally::default(),
         }
@@ -108,6 +114,7 @@ impl<'a> History<'a> {
             84..88 => self.fail(),
             88..92 => self.crash(),
             92..94 => self.close(),
+            94..96 => self.pin(),
             _ => self.check("reading"),
         }
         if self.disk.has_stopped() {
@@ -136,7 +143,7 @@ impl<'a> History<'a> {
     }
 
     fn send(&mut self) -> Send {
-        let (mut bytes, mut payloads) = (Vec::new(), Vec::new());
+        let (mut bytes, mut payloads) = (Vec::new(), Payloads::default());
         let largest = self.choices.pick(&[20, 200, 900, 2500]);
         let frames = if self.uniform {
             1
@@ -157,8 +164,13 @@ impl<'a> History<'a> {
                 // Zeros look like a page that never reached the disk.
                 payload[8..].fill(0);
             }
-            bytes.extend(record(&payload));
-            payloads.push(Payload::from(payload));
+            let span = if self.choices.once_in(4) {
+                2 + u32::try_from(self.choices.below(4)).unwrap()
+            } else {
+                1
+            };
+            bytes.extend(record_of(7, span, &payload));
+            payloads.push(Payload::from(payload), u64::from(span));
         }
         let levels = [Durability::Fsync, Durability::Os, Durability::None];
         Send {
@@ -325,6 +337,26 @@ impl<'a> History<'a> {
         self.tally.releases += u64::from(released.is_ok());
         // Also when it failed: some may be gone.
         self.topics[at.0].partitions[at.1].released(through.0);
+        self.check_pinned();
+    }
+
+    /// A reader begins, and stands still.
+    fn pin(&mut self) {
+        let at = self.any();
+        let partition = self.partition(at);
+        let bounds = partition.bounds();
+        let span = bounds.high_watermark.0 - bounds.log_start_offset.0;
+        let from = bounds.log_start_offset.0 + self.choices.below(span as usize) as u64;
+        self.pinned.push(Pinned::begin(&partition, from));
+        if self.pinned.len() > MOST_PINNED {
+            self.pinned.remove(0);
+        }
+    }
+
+    /// PUB-19: whatever was released, and whatever was written since.
+    fn check_pinned(&mut self) {
+        self.tally.pinned += self.pinned.len() as u64;
+        self.pinned.iter().for_each(Pinned::check);
     }
 
     fn prepare(&mut self) {
@@ -396,9 +428,17 @@ impl<'a> History<'a> {
     /// Reads everything and compares.
     pub(super) fn check(&mut self, when: &str) {
         for at in self.everywhere() {
-            let found = read_all(&self.partition(at));
+            let partition = self.partition(at);
+            let found = read_all(&partition);
             self.topics[at.0].partitions[at.1].check(&found);
+            let bounds = partition.bounds();
+            let (start, end) = (bounds.log_start_offset.0, bounds.high_watermark.0);
+            for _ in 0..4 {
+                let from = start + self.choices.below((end - start) as usize + 1) as u64;
+                self.tally.inside += u64::from(read_one(&partition, from, &found));
+            }
         }
+        self.check_pinned();
         self.note(format!("{when} at {} operations", self.disk.operations()));
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use basalt_proto::{FrameBatch, FrameLimits};
 use parking_lot::Mutex;
 
-use super::model::Payload;
+use super::model::Payloads;
 use crate::{AppendError, Appended, Durability, Log, Partition};
 
 /// What another thread does.
@@ -22,7 +22,7 @@ pub(super) enum Work {
 #[derive(Debug, Clone)]
 pub(super) struct Send {
     pub(super) bytes: Vec<u8>,
-    pub(super) payloads: Vec<Payload>,
+    pub(super) payloads: Payloads,
     pub(super) durability: Durability,
 }
 

@@ -8,7 +8,9 @@
 //! - nothing is served that was not sent there, and nothing twice;
 //! - the high watermark, and the offset the log goes on at, are no lower than what was seen;
 //! - everything that is served survives from now on, whatever it was promised before;
-//! - `basalt check` finds nothing wrong in the folder, and counts the frames that are served.
+//! - `basalt check` finds nothing wrong in the folder, and counts the frames that are served;
+//! - a read that begins anywhere and asks for little gives the whole frame there, and one that stands still keeps its bytes
+//!   (PUB-09, PUB-10, PUB-18, PUB-19).
 //!
 //! And at all times: without a failing operation no partition stops, be the disk full or not.
 //!

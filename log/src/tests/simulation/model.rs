@@ -28,6 +28,31 @@ impl Promise {
     }
 }
 
+/// The frames of an append.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Payloads(Vec<(Payload, u64)>);
+
+impl Payloads {
+    /// One more frame, which takes `span` offsets.
+    pub(super) fn push(&mut self, payload: Payload, span: u64) {
+        self.0.push((payload, span));
+    }
+
+    /// Payloads by the offsets that their frames begin with.
+    fn from(&self, base: u64) -> impl Iterator<Item = (u64, &Payload)> {
+        self.0.iter().scan(base, |next, (payload, span)| {
+            let offset = *next;
+            *next += span;
+            Some((offset, payload))
+        })
+    }
+
+    /// Offsets that all of them take.
+    fn span(&self) -> u64 {
+        self.0.iter().map(|(_, span)| span).sum()
+    }
+}
+
 #[derive(Debug)]
 struct Kept {
     payload: Payload,
@@ -50,25 +75,25 @@ pub(super) struct PartitionModel {
 
 impl PartitionModel {
     /// An append failed.
-    pub(super) fn failed(&mut self, base: u64, payloads: &[Payload]) {
-        for (offset, payload) in (base..).zip(payloads) {
+    pub(super) fn failed(&mut self, base: u64, payloads: &Payloads) {
+        for (offset, payload) in payloads.from(base) {
             self.tried.entry(offset).or_default().push(payload.clone());
         }
     }
 
     /// An append went well.
-    pub(super) fn appended(&mut self, base: u64, payloads: &[Payload], promise: Promise) {
+    pub(super) fn appended(&mut self, base: u64, payloads: &Payloads, promise: Promise) {
         assert!(
             base >= self.seen_end,
             "offset {base} was given before: all below {} were seen",
             self.seen_end
         );
-        for (offset, payload) in (base..).zip(payloads) {
+        for (offset, payload) in payloads.from(base) {
             let payload = payload.clone();
             self.kept.insert(offset, Kept { payload, promise });
         }
         if promise >= Promise::Process {
-            self.seen_end = self.seen_end.max(base + payloads.len() as u64);
+            self.seen_end = self.seen_end.max(base + payloads.span());
         }
     }
 

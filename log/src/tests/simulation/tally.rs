@@ -16,10 +16,14 @@ pub(super) struct Tally {
     pub(super) topics_made: u64,
     pub(super) rotten: u64,
     pub(super) refused_reads: u64,
+    /// Reads that began inside of a frame.
+    pub(super) inside: u64,
+    /// Readers that stood still and were looked at.
+    pub(super) pinned: u64,
 }
 
 impl Tally {
-    fn fields(&mut self) -> [&mut u64; 13] {
+    fn fields(&mut self) -> [&mut u64; 15] {
         [
             &mut self.steps,
             &mut self.appends,
@@ -34,6 +38,8 @@ impl Tally {
             &mut self.topics_made,
             &mut self.rotten,
             &mut self.refused_reads,
+            &mut self.inside,
+            &mut self.pinned,
         ]
     }
 
