@@ -110,6 +110,14 @@ pub struct Limits {
     pub relay_100k_p99_us: f64,
     /// Of those, 99.9% are not above.
     pub relay_100k_p999_us: f64,
+    /// 10,000 times a second through a relay that writes over old data and calls `fdatasync` before it hands on.
+    pub synced_relay_10k_p50_us: f64,
+    /// Of those, 99% are not above.
+    pub synced_relay_10k_p99_us: f64,
+    /// The same, 100,000 times a second.
+    pub synced_relay_100k_p50_us: f64,
+    /// Of those, 99% are not above.
+    pub synced_relay_100k_p99_us: f64,
 }
 
 /// Two figures of one measurement: the main one comes first.
@@ -157,10 +165,10 @@ pub fn measure(args: &LimitsArgs, say: &mut dyn FnMut(&str)) -> Result<Limits, L
     })?;
     let blocking = median("measure round trips", &mut round_trip::blocking)?;
     let tokio = median("measure round trips with tokio", &mut round_trip::tokio)?;
-    let mut relayed = |what: &'static str, rate| {
+    let mut relayed = |what: &'static str, rate, folder| {
         say(what);
         let rounds = (0..args.rounds)
-            .map(|_| relay::latency(rate))
+            .map(|_| relay::latency(rate, folder))
             .collect::<Result<Vec<_>, _>>();
         let rounds = rounds.map_err(LoadError::io(what))?;
         let median = |key: fn(&LatencySummary) -> f64| {
@@ -173,8 +181,11 @@ pub fn measure(args: &LimitsArgs, say: &mut dyn FnMut(&str)) -> Result<Limits, L
             median(|latency| latency.p999_us),
         ])
     };
-    let relay_1k = relayed("measure a relay at 1,000/s", 1_000)?;
-    let relay_100k = relayed("measure a relay at 100,000/s", 100_000)?;
+    let relay_1k = relayed("measure a relay at 1,000/s", 1_000, None)?;
+    let relay_100k = relayed("measure a relay at 100,000/s", 100_000, None)?;
+    let disk = Some(folder);
+    let synced_10k = relayed("measure a relay that syncs at 10,000/s", 10_000, disk)?;
+    let synced_100k = relayed("measure a relay that syncs at 100,000/s", 100_000, disk)?;
     Ok(Limits {
         tcp_mb_per_s: rounded(tcp.0, 0),
         sendfile_mb_per_s: rounded(sendfile.0, 0),
@@ -199,6 +210,10 @@ pub fn measure(args: &LimitsArgs, say: &mut dyn FnMut(&str)) -> Result<Limits, L
         relay_100k_p50_us: relay_100k[0],
         relay_100k_p99_us: relay_100k[1],
         relay_100k_p999_us: relay_100k[2],
+        synced_relay_10k_p50_us: synced_10k[0],
+        synced_relay_10k_p99_us: synced_10k[1],
+        synced_relay_100k_p50_us: synced_100k[0],
+        synced_relay_100k_p99_us: synced_100k[1],
     })
 }
 
@@ -306,6 +321,14 @@ impl Limits {
                 self.relay_100k_p999_us
             ),
         );
+        line(
+            "through a relay that syncs, 10,000/s",
+            latency(self.synced_relay_10k_p50_us, self.synced_relay_10k_p99_us),
+        );
+        line(
+            "through a relay that syncs, 100,000/s",
+            latency(self.synced_relay_100k_p50_us, self.synced_relay_100k_p99_us),
+        );
         table.truncate(table.trim_end().len());
         table
     }
@@ -324,14 +347,14 @@ mod tests {
         };
         let mut steps = 0;
         let limits = measure(&args, &mut |_| steps += 1).unwrap();
-        assert_eq!(steps, 13);
+        assert_eq!(steps, 15);
         let serde_json::Value::Object(figures) = serde_json::to_value(limits).unwrap() else {
             panic!("not an object");
         };
-        assert_eq!(figures.len(), 23);
+        assert_eq!(figures.len(), 27);
         for (name, figure) in figures {
             assert!(figure.as_f64().unwrap() > 0.0, "{name}");
         }
-        assert_eq!(limits.table().lines().count(), 13);
+        assert_eq!(limits.table().lines().count(), 15);
     }
 }

@@ -1,10 +1,14 @@
-//! An open loop without a server: what is sent when it is due, handed on by a thread that keeps nothing, and received.
+//! An open loop without a server: what is sent when it is due, handed on by one thread, and received.
 //!
 //! Three threads and two connections of loopback TCP are the least that end to end takes. How late they are is how late the
-//! machine lets threads run: the tail of a server that shares it is no shorter.
+//! machine lets threads run: the tail of a server that shares it is no shorter. The same with a relay that first writes what
+//! it has read over old data of a file and syncs that is the least that a durable log takes.
 
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::net::Shutdown;
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -19,9 +23,12 @@ const SECONDS: u64 = if cfg!(test) { 1 } else { 4 };
 /// Of those, so many tell nothing.
 const WARM_UP: u64 = 8;
 const BUFFER_BYTES: usize = 256 << 10;
+/// Of the file that is written again and again.
+const FILE_BYTES: u64 = 16 << 20;
 
-/// Latencies from when a frame was due to when it came, at `rate` frames a second.
-pub(super) fn latency(rate: u64) -> io::Result<LatencySummary> {
+/// Latencies from when a frame was due to when it came, at `rate` frames a second; with a folder, by way of its disk.
+pub(super) fn latency(rate: u64, folder: Option<&Path>) -> io::Result<LatencySummary> {
+    let file = folder.map(written_file).transpose()?;
     let schedule = Schedule::new(rate, 1, 0);
     let count = rate * SECONDS;
     let (sender, relay_in) = connection()?;
@@ -29,7 +36,7 @@ pub(super) fn latency(rate: u64) -> io::Result<LatencySummary> {
     let timeline = Timeline::start();
     thread::scope(|scope| {
         let sending = scope.spawn(move || send(sender, timeline, schedule, count));
-        let relaying = scope.spawn(move || relay(relay_in, relay_out));
+        let relaying = scope.spawn(|| relay(relay_in, relay_out, file.as_ref()));
         let receiving = scope.spawn(move || receive(receiver, timeline, schedule, count));
         let joined = |ended: thread::Result<io::Result<()>>| {
             ended.unwrap_or_else(|_| Err(io::Error::other("a thread failed")))
@@ -46,7 +53,7 @@ pub(super) fn latency(rate: u64) -> io::Result<LatencySummary> {
 }
 
 fn send(
-    mut stream: std::net::TcpStream,
+    mut stream: TcpStream,
     timeline: Timeline,
     schedule: Schedule,
     count: u64,
@@ -68,18 +75,35 @@ fn send(
     stream.shutdown(Shutdown::Write)
 }
 
-fn relay(mut from: std::net::TcpStream, mut to: std::net::TcpStream) -> io::Result<()> {
+fn written_file(folder: &Path) -> io::Result<File> {
+    let mut file = tempfile::tempfile_in(folder)?;
+    io::copy(&mut io::repeat(0x5a).take(FILE_BYTES), &mut file)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn relay(mut from: TcpStream, mut to: TcpStream, file: Option<&File>) -> io::Result<()> {
     let mut bytes = vec![0; BUFFER_BYTES];
+    let mut position = 0;
     loop {
-        match from.read(&mut bytes)? {
-            0 => return to.shutdown(Shutdown::Write),
-            read => to.write_all(&bytes[..read])?,
+        let read = from.read(&mut bytes)?;
+        if read == 0 {
+            return to.shutdown(Shutdown::Write);
         }
+        if let Some(file) = file {
+            if position + read as u64 > FILE_BYTES {
+                position = 0;
+            }
+            file.write_all_at(&bytes[..read], position)?;
+            file.sync_data()?;
+            position += read as u64;
+        }
+        to.write_all(&bytes[..read])?;
     }
 }
 
 fn receive(
-    mut stream: std::net::TcpStream,
+    mut stream: TcpStream,
     timeline: Timeline,
     schedule: Schedule,
     count: u64,
