@@ -128,7 +128,7 @@ fn lookup(criterion: &mut Criterion) {
     for _ in 0..LOOKUP_APPENDS {
         partition.append(&batch, Durability::Os).expect("an append");
     }
-    let end = partition.offsets().high_watermark;
+    let end = partition.bounds().high_watermark;
     let mut random = Random(SEED);
     // Before blocks of sealed segments are compared with their checksums for the first time.
     let mut from = Offset(0);

@@ -6,8 +6,8 @@ use std::io::{self, Write as _};
 use std::path::Path;
 
 const DEVICE: &str = "/dev/cpu_dma_latency";
-/// No state of a core may take longer to wake up from, in microseconds: it waits awake.
-const LONGEST_WAKE_UP_US: i32 = 0;
+/// No state of a core may take longer to wake up from, in microseconds and hexadecimal digits: it waits awake.
+const LONGEST_WAKE_UP_US: &[u8] = b"0";
 
 /// The request, for as long as this is kept.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl CoresAwake {
 
 fn request_at(device: &Path) -> io::Result<CoresAwake> {
     let mut file = OpenOptions::new().write(true).open(device)?;
-    file.write_all(&LONGEST_WAKE_UP_US.to_ne_bytes())?;
+    file.write_all(LONGEST_WAKE_UP_US)?;
     Ok(CoresAwake { _request: file })
 }
 
@@ -42,13 +42,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_request_is_four_bytes_of_zero_and_ends_with_its_file() {
+    fn a_request_is_for_no_time_at_all_and_ends_with_its_file() {
         let dir = tempfile::tempdir().unwrap();
         let device = dir.path().join("device");
         assert!(request_at(&device).is_err(), "no device is made");
         std::fs::write(&device, "").unwrap();
         let request = request_at(&device).unwrap();
-        assert_eq!(std::fs::read(&device).unwrap(), [0; 4]);
+        assert_eq!(std::fs::read(&device).unwrap(), b"0");
         let descriptors = || {
             let open = std::fs::read_dir("/proc/self/fd").unwrap();
             open.filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())

@@ -340,13 +340,17 @@ impl<'a> History<'a> {
         self.check_pinned();
     }
 
+    fn below(&mut self, bound: u64) -> u64 {
+        self.choices.below(usize::try_from(bound).unwrap()) as u64
+    }
+
     /// A reader begins, and stands still.
     fn pin(&mut self) {
         let at = self.any();
         let partition = self.partition(at);
         let bounds = partition.bounds();
         let span = bounds.high_watermark.0 - bounds.log_start_offset.0;
-        let from = bounds.log_start_offset.0 + self.choices.below(span as usize) as u64;
+        let from = bounds.log_start_offset.0 + self.below(span);
         self.pinned.push(Pinned::begin(&partition, from));
         if self.pinned.len() > MOST_PINNED {
             self.pinned.remove(0);
@@ -434,7 +438,7 @@ impl<'a> History<'a> {
             let bounds = partition.bounds();
             let (start, end) = (bounds.log_start_offset.0, bounds.high_watermark.0);
             for _ in 0..4 {
-                let from = start + self.choices.below((end - start) as usize + 1) as u64;
+                let from = start + self.below(end - start + 1);
                 self.tally.inside += u64::from(read_one(&partition, from, &found));
             }
         }
