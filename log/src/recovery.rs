@@ -187,7 +187,9 @@ fn follow_runs(data: &[u8], base_offset: Offset, index: &ReadIndex, kept: u64) -
             }
             (at.end, at.end_offset) = (run.position, run.base_offset);
         }
-        if crc32c(bytes) != run.crc32c {
+        // Bytes that match and are not the frames that were promised: an index or a write-ahead log that was made up.
+        let frames = whole_frames(data, run.position, run.end_position(), run.base_offset);
+        if crc32c(bytes) != run.crc32c || frames != (run.end_position(), run.end_offset()) {
             if run.end_position() > kept {
                 // A shorter run, or the bytes of the write-ahead log, may go on from here.
                 continue;
