@@ -25,6 +25,7 @@ use crate::config::{Durability, TopicConfig, TopicDurability};
 use crate::error::{AppendError, DiskError};
 use crate::index::IndexFile;
 use crate::recovery::Finding;
+use crate::reserve::Reserved;
 use crate::segment::{Active, Prepared};
 use crate::sync::Shared;
 use crate::topic::TopicId;
@@ -78,9 +79,10 @@ pub struct Partition {
     config: Arc<RwLock<TopicConfig>>,
     this: Weak<Self>,
     state: Mutex<State>,
+    reserved: Reserved,
     /// Held while the partition is settled, sealed or released, so that these never overlap.
     disk_work: Mutex<()>,
-    /// Held while the next segment is made.
+    /// Held while something is made ahead: the next segment, a reservation.
     prepare_work: Mutex<()>,
     high_watermark: watch::Sender<Offset>,
     progress: watch::Sender<Progress>,
@@ -107,8 +109,6 @@ struct State {
     synced_offset: Offset,
     /// Everything below is durable in its own segment.
     settled_offset: Offset,
-    /// No offset at or above it may be acknowledged from the page cache.
-    reserved_offset: Offset,
     /// Where the log went on when it was opened.
     opened_offset: Offset,
     /// Everything below is marked as published, or is settled.
@@ -239,13 +239,14 @@ impl Partition {
         self.progress.borrow().synced_offset
     }
 
-    /// Which of its locks are held: the state's, that of disk work, that of making the next segment.
+    /// Which of its locks are held: the state's, that of disk work, that of making things ahead, the reservation's.
     #[cfg(any(test, fuzzing))]
-    pub(crate) fn locked(&self) -> [bool; 3] {
+    pub(crate) fn locked(&self) -> [bool; 4] {
         [
             self.state.is_locked(),
             self.disk_work.is_locked(),
             self.prepare_work.is_locked(),
+            self.reserved.is_locked(),
         ]
     }
 
@@ -317,7 +318,7 @@ impl Partition {
 
 impl State {
     /// A partition that goes on at `log_end_offset` and has no segment.
-    fn new(log_end_offset: Offset, reserved_offset: Offset) -> Self {
+    fn new(log_end_offset: Offset) -> Self {
         Self {
             sealed: Vec::new(),
             unsealed: Vec::new(),
@@ -326,7 +327,6 @@ impl State {
             log_end_offset,
             synced_offset: log_end_offset,
             settled_offset: log_end_offset,
-            reserved_offset,
             opened_offset: log_end_offset,
             marked_offset: log_end_offset,
             unsettled_bytes: 0,

@@ -219,8 +219,8 @@ pub(crate) struct SegmentOnDisk<'a> {
 }
 
 impl<'a> SegmentOnDisk<'a> {
-    /// The records of this segment, whose file has so many bytes. One begins in or right behind what was there before it
-    /// (LOG-13): what does not was made up.
+    /// The records of this segment, whose file has so many bytes. Each holds the frames that it promises, and begins in or
+    /// right behind what was there before it (LOG-13): what does not was made up.
     fn records(&self, file_bytes: u64) -> Vec<&'a FoundRecord<'a>> {
         let (segment, mut reach) = (self.identity.base_offset, file_bytes);
         let of_this = self.records.iter();
@@ -230,7 +230,8 @@ impl<'a> SegmentOnDisk<'a> {
                 let run = record.run();
                 let follows = run.position <= reach;
                 reach = reach.max(run.end_position());
-                follows
+                let frames = whole_frames(record.frames, 0, run.bytes, run.base_offset);
+                follows && frames == (run.bytes, run.end_offset())
             })
             .collect()
     }

@@ -15,8 +15,10 @@
 //!   the machine the log goes on at the bound; after one of the process alone, with the page cache intact, where it was.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use basalt_proto::Offset;
+use parking_lot::Mutex;
 
 use crate::block::crc32c;
 use crate::disk::{Disk, replace_file};
@@ -28,8 +30,90 @@ const MAGIC: &[u8; 8] = b"BSLTRSV1";
 const FILE_BYTES: usize = 64;
 const BOOT_AT: usize = 24;
 
-/// Offsets reserved at a time: one small durable write in so many records.
-pub(crate) const STEP: u64 = 1 << 20;
+/// The largest offset: what a signed 64-bit column can hold.
+pub(crate) const MAX_OFFSET: u64 = i64::MAX as u64;
+/// Offsets reserved at a time at most.
+pub(crate) const MAX_STEP: u64 = 1 << 20;
+
+/// What is reserved of a partition's offsets. Its lock comes after the partition's own, and nothing is locked under it.
+#[derive(Debug)]
+pub(crate) struct Reserved {
+    bound: AtomicU64,
+    /// The bound at which more was last reserved ahead.
+    tried: AtomicU64,
+    step: u64,
+    /// Held while the file is written; whether that was for the last time.
+    file: Mutex<bool>,
+}
+
+impl Reserved {
+    /// A bound that is durable, to be raised by `step` offsets at a time.
+    pub(crate) fn new(bound: Offset, step: u64) -> Self {
+        Self {
+            bound: AtomicU64::new(bound.0),
+            tried: AtomicU64::new(0),
+            step: step.clamp(1, MAX_STEP),
+            file: Mutex::new(false),
+        }
+    }
+
+    /// Whether offsets below `end` may be acknowledged without an fsync of their records.
+    pub(crate) fn covers(&self, end: Offset) -> bool {
+        end.0 <= self.bound.load(Ordering::Acquire)
+    }
+
+    /// Whether half of a step is used, and nobody has tried to reserve more since.
+    pub(crate) fn runs_low(&self, end: Offset) -> bool {
+        let bound = self.bound.load(Ordering::Acquire);
+        bound > 0 && !self.is_ample(end) && self.tried.load(Ordering::Relaxed) != bound
+    }
+
+    fn is_ample(&self, end: Offset) -> bool {
+        let bound = self.bound.load(Ordering::Acquire);
+        bound
+            .checked_sub(end.0)
+            .is_some_and(|left| left >= self.step / 2)
+    }
+
+    /// Notes that more is being reserved ahead: what fails is not tried again before an append has to.
+    pub(crate) fn set_tried(&self) {
+        let bound = self.bound.load(Ordering::Acquire);
+        self.tried.store(bound, Ordering::Relaxed);
+    }
+
+    /// Reserves a step from `end` on, unless another thread has meanwhile; durable on return. `floor` as in the file.
+    pub(crate) fn extend(
+        &self,
+        disk: &dyn Disk,
+        dir: &Path,
+        end: Offset,
+        floor: Offset,
+    ) -> Result<(), DiskError> {
+        let is_last = self.file.lock();
+        if *is_last || (self.is_ample(end) && self.covers(end)) {
+            return Ok(());
+        }
+        let bound = Offset(end.0.saturating_add(self.step).min(MAX_OFFSET));
+        store(disk, dir, bound, floor)?;
+        self.bound.store(bound.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Gives back what is reserved behind `end`, where the log ends in order. Nothing is reserved after it.
+    pub(crate) fn close(&self, disk: &dyn Disk, dir: &Path, end: Offset) -> Result<(), DiskError> {
+        let mut is_last = self.file.lock();
+        *is_last = true;
+        if self.bound.load(Ordering::Acquire) > end.0 {
+            store(disk, dir, end, end)?;
+        }
+        Ok(())
+    }
+
+    #[cfg(any(test, fuzzing))]
+    pub(crate) fn is_locked(&self) -> bool {
+        self.file.is_locked()
+    }
+}
 
 fn encode(bound: Offset, floor: Offset, boot_id: &str) -> [u8; FILE_BYTES] {
     let mut out = [0; FILE_BYTES];
@@ -52,12 +136,7 @@ pub(crate) struct Reservation {
 }
 
 /// Stores a bound; durable on return.
-pub(crate) fn store(
-    disk: &dyn Disk,
-    dir: &Path,
-    bound: Offset,
-    floor: Offset,
-) -> Result<(), DiskError> {
+fn store(disk: &dyn Disk, dir: &Path, bound: Offset, floor: Offset) -> Result<(), DiskError> {
     let path = dir.join(FILE_NAME);
     replace_file(disk, &path, &encode(bound, floor, &disk.boot_id()))
         .on("write", &path)

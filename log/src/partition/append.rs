@@ -9,11 +9,8 @@ use super::{Appended, Partition, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
 use crate::error::{AppendError, DiskError, OnDisk};
 use crate::recovery::identity;
-use crate::reserve;
+use crate::reserve::MAX_OFFSET;
 use crate::segment::{Active, Prepared, frame_lengths, young_index_path};
-
-/// The largest offset: what a signed 64-bit column can hold.
-const MAX_OFFSET: u64 = i64::MAX as u64;
 
 /// The part of a batch that goes into one segment.
 struct Piece<'a> {
@@ -132,16 +129,43 @@ impl Partition {
 
     /// Makes sure that offsets below `end` may be acknowledged without a sync (LOG-5).
     fn reserve(&self, state: &mut State, end: Offset) -> Result<(), AppendError> {
-        if end <= state.reserved_offset {
+        if self.reserved.covers(end) {
             return Ok(());
         }
-        let bound = Offset(end.0.saturating_add(reserve::STEP).min(MAX_OFFSET));
         let disk = self.shared.disk.as_ref();
-        let stored = self
+        self.settle_dir()
+            .and_then(|()| {
+                self.reserved
+                    .extend(disk, &self.dir, end, state.opened_offset)
+            })
+            .map_err(|error| self.refuse(state, error))
+    }
+
+    /// Reserves more offsets before an append has to wait for it, where they run low (LOG-5).
+    pub(crate) fn reserve_ahead(&self) {
+        let _serial = self.prepare_work.lock();
+        let (end, floor) = {
+            let state = self.state.lock();
+            if state.stopped.is_some() || !self.wants_reservation(&state) {
+                return;
+            }
+            (state.log_end_offset, state.opened_offset)
+        };
+        self.reserved.set_tried();
+        let disk = self.shared.disk.as_ref();
+        let extended = self
             .settle_dir()
-            .and_then(|()| reserve::store(disk, &self.dir, bound, state.opened_offset))
-            .map_err(|error| self.refuse(state, error));
-        stored.inspect(|()| state.reserved_offset = bound)
+            .and_then(|()| self.reserved.extend(disk, &self.dir, end, floor));
+        match extended {
+            // An append will say so, if it still has to be said by then.
+            Err(error) if error.is_full() || error.is_passing() => {}
+            Err(error) => drop(self.poison(&mut self.state.lock(), &error)),
+            Ok(()) => {}
+        }
+    }
+
+    fn wants_reservation(&self, state: &State) -> bool {
+        self.level() == TopicDurability::Os && self.reserved.runs_low(state.log_end_offset)
     }
 
     /// Makes the partition's folder durable, unless it is.
@@ -328,7 +352,8 @@ impl Partition {
         let flush = is_os && state.unsettled_bytes >= config.flush_bytes;
         state.queued.settle |= flush;
         let seal = !state.unsealed.is_empty() && !state.seal_rests;
-        if (flush || seal || state.wants_next()) && !state.queued.disk_work {
+        let reserve = is_os && self.reserved.runs_low(state.log_end_offset);
+        if (flush || seal || reserve || state.wants_next()) && !state.queued.disk_work {
             state.queued.disk_work = true;
             self.shared.queue.push(this);
         }

@@ -8,7 +8,6 @@ use super::settle::LEAST_TOGETHER;
 use super::{Partition, State, Stopped};
 use crate::disk::DiskFile;
 use crate::error::{AppendError, DiskError, OnDisk};
-use crate::reserve;
 use crate::segment::Active;
 
 impl Partition {
@@ -132,17 +131,13 @@ impl Partition {
             }
             trimmed.map_err(|error| self.refuse(state, error))?;
         }
-        if state.reserved_offset > state.log_end_offset {
-            let end = state.log_end_offset;
-            let stored = reserve::store(self.shared.disk.as_ref(), &self.dir, end, end);
-            return match stored {
-                Ok(()) => Ok(()),
-                // The larger bound stands: a gap in the offsets, nothing worse.
-                Err(error) if error.is_full() => Ok(()),
-                Err(error) => Err(self.poison(state, &error)),
-            };
+        let disk = self.shared.disk.as_ref();
+        match self.reserved.close(disk, &self.dir, state.log_end_offset) {
+            Ok(()) => Ok(()),
+            // The larger bound stands: a gap in the offsets, nothing worse.
+            Err(error) if error.is_full() => Ok(()),
+            Err(error) => Err(self.poison(state, &error)),
         }
-        Ok(())
     }
 
     /// Stops a partition whose topic is deleted: on return no thread touches its files any more.

@@ -18,7 +18,7 @@ use crate::recovery::{
     Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, mark_damaged,
     recover_segment,
 };
-use crate::reserve;
+use crate::reserve::{self, Reserved};
 use crate::segment::{
     Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path, young_index_path,
 };
@@ -65,8 +65,7 @@ fn room_for_entries(active: &Active) -> Result<bool, DiskError> {
 impl Partition {
     /// A partition that has no folder yet.
     pub(crate) fn new_empty(spec: PartitionSpec, shared: &Arc<Shared>) -> Arc<Self> {
-        let state = State::new(Offset::ZERO, Offset::ZERO);
-        Self::assemble(spec, shared, state)
+        Self::assemble(spec, shared, State::new(Offset::ZERO), Offset::ZERO)
     }
 
     /// Recovers a partition from its folder and the write-ahead log. All that is accepted is on the disk, in its segments, on
@@ -109,9 +108,9 @@ impl Partition {
             unsealed,
             active,
             settled_offset: settled_offset.unwrap_or(log_end_offset),
-            ..State::new(log_end_offset, reserved_offset)
+            ..State::new(log_end_offset)
         };
-        let partition = Self::assemble(spec, shared, state);
+        let partition = Self::assemble(spec, shared, state, reserved_offset);
         partition.log_findings(&findings);
         Ok(partition)
     }
@@ -153,7 +152,12 @@ impl Partition {
         Ok(())
     }
 
-    fn assemble(spec: PartitionSpec, shared: &Arc<Shared>, state: State) -> Arc<Self> {
+    fn assemble(
+        spec: PartitionSpec,
+        shared: &Arc<Shared>,
+        state: State,
+        reserved_offset: Offset,
+    ) -> Arc<Self> {
         let end = state.log_end_offset;
         Arc::new_cyclic(|this: &Weak<Self>| Self {
             topic: spec.topic,
@@ -165,6 +169,7 @@ impl Partition {
             config: spec.config,
             this: this.clone(),
             state: Mutex::new(state),
+            reserved: Reserved::new(reserved_offset, shared.config.reserved_step),
             disk_work: Mutex::new(()),
             prepare_work: Mutex::new(()),
             high_watermark: watch::Sender::new(end),
@@ -369,7 +374,7 @@ impl Opening<'_> {
             None => Ok(Offset::ZERO),
             Some(Err(what)) => {
                 let path = self.spec.dir.join(reserve::FILE_NAME);
-                let careful = Offset(self.log_end_offset.0.saturating_add(2 * reserve::STEP));
+                let careful = Offset(self.log_end_offset.0.saturating_add(2 * reserve::MAX_STEP));
                 self.find(
                     &path,
                     0,

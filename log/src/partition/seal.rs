@@ -38,6 +38,7 @@ impl Partition {
 
     fn do_disk_work(self: &Arc<Self>, settle: Option<Pace>) {
         // First: an appender may be about to need it. A failure leaves the making to the appender, who reports it.
+        self.reserve_ahead();
         if let Err(error) = self.prepare_next() {
             tracing::debug!(topic = %self.topic, partition = %self.id, %error, "the next segment is not made ahead");
             self.state.lock().prepare_failed = true;

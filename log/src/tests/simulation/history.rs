@@ -52,6 +52,7 @@ impl<'a> History<'a> {
             segment_bytes: choices.pick(&[2048, 4096, 8192]),
             block_bytes: choices.pick(&[1024, 2048]),
             wal_bytes: choices.pick(&[64 << 10, 16 << 10, 0]),
+            reserved_step: choices.pick(&[16, 64, 1 << 20]),
             ..config()
         };
         let faulty = choices.below(2) == 1;
@@ -365,7 +366,9 @@ impl<'a> History<'a> {
 
     fn prepare(&mut self) {
         let at = self.any();
-        let prepared = self.partition(at).prepare_next();
+        let partition = self.partition(at);
+        partition.reserve_ahead();
+        let prepared = partition.prepare_next();
         self.note(format!("prepare {at:?}: {prepared:?}"));
     }
 

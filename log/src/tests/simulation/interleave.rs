@@ -54,9 +54,9 @@ pub(super) struct Other {
 impl Other {
     /// Does the work, unless a lock that it takes is held at this point: then the other thread would wait.
     pub(super) fn run(self, work: Work) {
-        let [state, disk_work, prepare_work] = self.partition.locked();
+        let [state, disk_work, prepare_work, reserved] = self.partition.locked();
         match work {
-            Work::Append(send) if !state => {
+            Work::Append(send) if !state && !reserved => {
                 let base = self.partition.bounds().log_end_offset.0;
                 let result = append(&self.partition, &send);
                 let at = self.at;
@@ -76,7 +76,10 @@ impl Other {
             }
             // A failure has poisoned the partition; the history sees that.
             Work::Settle if !state && !disk_work => drop(self.partition.sync_now()),
-            Work::Prepare if !state && !prepare_work => drop(self.partition.prepare_next()),
+            Work::Prepare if !state && !prepare_work && !reserved => {
+                self.partition.reserve_ahead();
+                drop(self.partition.prepare_next());
+            }
             _ => {}
         }
     }
