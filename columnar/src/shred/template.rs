@@ -163,7 +163,8 @@ impl Templates {
     ) -> Option<u32> {
         let last = self.last;
         let follower = self.followers.get(last as usize).copied();
-        for guess in [follower, Some(last)].into_iter().flatten() {
+        let last_again = Some(last).filter(|_| follower != Some(last));
+        for guess in [follower, last_again].into_iter().flatten() {
             let template = self.all.get(guess as usize);
             if template.is_some_and(|template| template.read(payload, columns, values).is_some()) {
                 return Some(self.follow(guess));

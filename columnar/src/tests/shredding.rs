@@ -6,6 +6,7 @@ use basalt_proto::batch::{BatchFields, BatchWriter, RecordToWrite};
 use basalt_proto::{Frame, Offset};
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use parquet::file::statistics::Statistics;
 
 use super::json::Pen;
 use super::support::{Fixture, Random, Setup, append, cold_rows, records, replay, seeds, topic};
@@ -228,6 +229,18 @@ async fn a_reader_of_parquet_renders_payloads_from_the_footer_alone() {
         let pairs = reader.metadata().file_metadata().key_value_metadata();
         let shredding = Shredding::from_metadata(pairs).unwrap().unwrap();
         assert_eq!(Some(shredding.columns()), file.shredded.as_ref());
+        for group in reader.metadata().row_groups() {
+            let statistics = |at: usize| group.column(at).statistics().unwrap();
+            let rows = u64::try_from(group.num_rows()).unwrap();
+            let template = group.num_columns() - 3;
+            assert_eq!(statistics(template).null_count_opt(), Some(0));
+            let Statistics::Int64(numbers) = statistics(template + 1) else {
+                panic!("the numbers are a column of Int64");
+            };
+            let range = numbers.max_opt().unwrap() - numbers.min_opt().unwrap();
+            assert_eq!(range.cast_unsigned() + 1, rows);
+            assert_eq!(statistics(template + 2).min_bytes_opt().unwrap()[0], b'x');
+        }
         let mask = ProjectionMask::roots(reader.parquet_schema(), shredding.payload_columns());
         for rows in reader.with_projection(mask).build().unwrap() {
             let column = shredding.render(&rows.unwrap()).unwrap();
