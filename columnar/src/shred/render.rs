@@ -90,7 +90,7 @@ impl Shredding {
     }
 }
 
-/// A column by its name, as the type that it was written with: readers may ask for others, such as views.
+/// A column by its name, as the type that it was written with. Readers may ask for the same values in another layout, such as views.
 fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
     let missing = || ShredError::Column {
         name: name.to_owned(),
@@ -99,7 +99,20 @@ fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef,
     if array.data_type() == expected {
         return Ok(std::sync::Arc::clone(array));
     }
+    if !is_layout_of(array.data_type(), expected) {
+        return Err(missing());
+    }
     cast(array, expected).map_err(|_| missing())
+}
+
+/// Whether an array of type `found` holds the same values as one of type `expected`, one for one.
+fn is_layout_of(found: &DataType, expected: &DataType) -> bool {
+    match (found, expected) {
+        (DataType::Utf8View | DataType::LargeUtf8, DataType::Utf8)
+        | (DataType::BinaryView | DataType::LargeBinary, DataType::Binary) => true,
+        (DataType::Dictionary(_, values), _) => **values == *expected,
+        _ => false,
+    }
 }
 
 /// A column from which values are rendered.

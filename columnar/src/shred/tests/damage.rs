@@ -107,10 +107,16 @@ fn rows_that_do_not_belong_to_the_metadata_are_refused() {
             })
         );
     }
-    let binary = Arc::clone(done.rows.column(1));
-    let lists = cast(&binary, &DataType::new_list(DataType::Int64, true)).unwrap();
-    let rows = with(&done.rows, "payload.id", lists);
-    assert!(done.shredding.render(&rows).is_err());
+    for other in [DataType::Float64, DataType::Utf8, DataType::UInt64] {
+        let array = cast(done.rows.column_by_name("payload.id").unwrap(), &other).unwrap();
+        let rows = with(&done.rows, "payload.id", array);
+        let name = "payload.id".to_owned();
+        assert_eq!(
+            done.shredding.render(&rows),
+            Err(ShredError::Column { name }),
+            "7 is not {other}"
+        );
+    }
 }
 
 #[test]
