@@ -71,7 +71,7 @@ fn with_shredded(
         // Also what is written once a dictionary is full.
         let encoding = match column.form {
             Form::Bool => continue,
-            Form::Int | Form::Uint => Encoding::DELTA_BINARY_PACKED,
+            Form::Int | Form::Uint | Form::Decimal(_) => Encoding::DELTA_BINARY_PACKED,
             Form::Double | Form::DoubleShort => Encoding::PLAIN,
             Form::String | Form::AsciiString | Form::Json => Encoding::DELTA_LENGTH_BYTE_ARRAY,
         };

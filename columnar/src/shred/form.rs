@@ -27,9 +27,14 @@ pub enum Form {
     DoubleShort,
     /// Doubles whose producer writes `1.0`.
     Double,
+    /// Numbers with always so many digits behind the point, such as `12.50`: 1 to 9 of at most 18.
+    Decimal(u8),
     /// Any value, as its text.
     Json,
 }
+
+/// Digits of a decimal.
+const PRECISION: u8 = 18;
 
 /// A value that was read from a payload.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -39,6 +44,8 @@ pub(super) enum Leaf {
     Int(i64),
     Uint(u64),
     Double(f64),
+    /// Times ten to the power of the column's scale.
+    Decimal(i64),
     /// The payload's bytes from here to there.
     Text(usize, usize),
     /// The same of the scratch text: what had to be unescaped.
@@ -47,7 +54,7 @@ pub(super) enum Leaf {
 
 impl Form {
     /// All of them. Where two fit the same values, the earlier is the better.
-    pub(super) const ALL: [Self; 8] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Bool,
         Self::Int,
         Self::Uint,
@@ -55,6 +62,11 @@ impl Form {
         Self::AsciiString,
         Self::DoubleShort,
         Self::Double,
+        Self::Decimal(1),
+        Self::Decimal(2),
+        Self::Decimal(3),
+        Self::Decimal(4),
+        Self::Decimal(6),
         Self::Json,
     ];
 
@@ -66,6 +78,7 @@ impl Form {
             Self::Int => DataType::Int64,
             Self::Uint => DataType::UInt64,
             Self::Double | Self::DoubleShort => DataType::Float64,
+            Self::Decimal(scale) => DataType::Decimal128(PRECISION, scale.cast_signed()),
             Self::String | Self::AsciiString | Self::Json => DataType::Utf8,
         }
     }
@@ -110,6 +123,26 @@ impl Form {
                 let same = again.get(..again.len() - unused) == Some(text.as_bytes());
                 same.then_some((Leaf::Double(value), end))
             }
+            Self::Decimal(scale) => {
+                let end = scan::number_end(bytes, at);
+                let text = payload.get(at..end)?;
+                let (whole, fraction) = text.split_once('.')?;
+                let (negative, digits, used) = whole_number(whole.as_bytes())
+                    .or_else(|| (whole == "-0").then_some((true, 0, 2)))?;
+                let is_decimal = used == whole.len()
+                    && fraction.len() == usize::from(scale)
+                    && fraction.bytes().all(|digit| digit.is_ascii_digit());
+                let digit_count = used - usize::from(negative) + usize::from(scale);
+                if !is_decimal || digit_count > usize::from(PRECISION) {
+                    return None;
+                }
+                let power = 10_i64.checked_pow(u32::from(scale))?;
+                let digits = i64::try_from(digits).ok()?.checked_mul(power)?;
+                let value = digits.checked_add(fraction.parse().ok()?)?;
+                // Zero has no sign to render.
+                (value > 0 || !negative)
+                    .then_some((Leaf::Decimal(if negative { -value } else { value }), end))
+            }
             Self::String => strings::read(payload, at, unescaped, false),
             Self::AsciiString => strings::read(payload, at, unescaped, true),
             Self::Json => {
@@ -121,6 +154,11 @@ impl Form {
         }
     }
 
+    /// Whether a file may name it.
+    pub(super) const fn is_valid(self) -> bool {
+        !matches!(self, Self::Decimal(scale) if scale == 0 || scale > 9)
+    }
+
     /// Writes a double in this form.
     pub(super) fn write_double(self, value: f64, out: &mut impl Write) -> std::io::Result<()> {
         if self == Self::DoubleShort {
@@ -129,6 +167,18 @@ impl Form {
             write!(out, "{value:?}")
         }
     }
+}
+
+/// Writes a decimal of this scale.
+pub(super) fn write_decimal(value: i128, scale: u8, out: &mut impl Write) -> std::io::Result<()> {
+    let power = 10_u128.pow(u32::from(scale));
+    let (whole, fraction) = (value.unsigned_abs() / power, value.unsigned_abs() % power);
+    let sign = if value < 0 { "-" } else { "" };
+    write!(
+        out,
+        "{sign}{whole}.{fraction:0width$}",
+        width = usize::from(scale)
+    )
 }
 
 /// Sign, digits and length of a whole number as it is rendered: no leading zeros, no `-0`.

@@ -34,6 +34,7 @@
 //! | `uint` | UInt64 | the same |
 //! | `double` | Float64 | the fewest digits that give this value back, with a fraction or an exponent: `1.0`, `0.1`, `1e16` |
 //! | `double_short` | Float64 | the same without an exponent, and without `.0`: `1` |
+//! | `{"decimal":2}` | Decimal(18, 2) | always as many digits behind the point, 1 to 9: `12.50`, `-0.01` |
 //! | `string` | Utf8 | in quotes; `"` and `\` behind `\`; `\b \f \n \r \t`; other control characters as `\u001f` |
 //! | `ascii_string` | Utf8 | the same, and every character above `~` as `\u00e9`, beyond U+FFFF as a surrogate pair |
 //! | `json` | Utf8 | as it is: the text of any JSON value, of arrays above all |
@@ -211,6 +212,12 @@ impl Shredding {
         }
         let MetadataIn { columns, templates } =
             serde_json::from_value(json).map_err(|error| bad(error.to_string()))?;
+        if let Some(column) = columns.iter().find(|column| !column.form.is_valid()) {
+            return Err(bad(format!(
+                "{} has the form {:?}",
+                column.name, column.form
+            )));
+        }
         let highest = templates.iter().filter_map(Template::highest_column).max();
         if highest.is_some_and(|column| column as usize >= columns.len()) {
             return Err(bad(format!(

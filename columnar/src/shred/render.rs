@@ -1,15 +1,15 @@
 //! Rows with columns become payloads again.
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Float64Array, Int32Array, Int64Array,
-    NullBufferBuilder, StringArray, UInt64Array,
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
+    Int64Array, NullBufferBuilder, StringArray, UInt64Array,
 };
 use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
-use arrow::datatypes::{DataType, Float64Type, Int32Type, Int64Type, UInt64Type};
+use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 
-use super::form::Form;
+use super::form::{self, Form};
 use super::template::Part;
 use super::{ShredError, ShreddedColumn, Shredding, TEMPLATE_COLUMN, strings};
 use crate::schema::{cold_schema, column};
@@ -121,6 +121,7 @@ enum Rendered {
     Int(Int64Array),
     Uint(UInt64Array),
     Double(Float64Array, Form),
+    Decimal(Decimal128Array, u8),
     String { texts: StringArray, ascii: bool },
     Json(StringArray),
 }
@@ -134,6 +135,9 @@ impl Rendered {
             Form::Uint => Self::Uint(array.as_primitive::<UInt64Type>().clone()),
             Form::Double | Form::DoubleShort => {
                 Self::Double(array.as_primitive::<Float64Type>().clone(), column.form)
+            }
+            Form::Decimal(scale) => {
+                Self::Decimal(array.as_primitive::<Decimal128Type>().clone(), scale)
             }
             Form::String | Form::AsciiString => Self::String {
                 texts: array.as_string().clone(),
@@ -149,6 +153,7 @@ impl Rendered {
             Self::Int(array) => array,
             Self::Uint(array) => array,
             Self::Double(array, _) => array,
+            Self::Decimal(array, _) => array,
             Self::String { texts, .. } | Self::Json(texts) => texts,
         };
         if array.is_null(row) {
@@ -168,6 +173,9 @@ impl Rendered {
             }
             // Writing to memory does not fail.
             Self::Double(array, form) => drop(form.write_double(array.value(row), out)),
+            Self::Decimal(array, scale) => {
+                drop(form::write_decimal(array.value(row), *scale, out));
+            }
             Self::String { texts, ascii } => strings::write(texts.value(row), out, *ascii),
             Self::Json(texts) => out.extend_from_slice(texts.value(row).as_bytes()),
         }

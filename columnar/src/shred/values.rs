@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BooleanBuilder, Float64Builder, Int64Builder, StringBuilder, UInt64Builder,
+    ArrayRef, BooleanBuilder, Decimal128Builder, Float64Builder, Int64Builder, StringBuilder,
+    UInt64Builder,
 };
 
 use super::form::{Form, Leaf};
@@ -21,6 +22,7 @@ enum Kind {
     Int(Int64Builder),
     Uint(UInt64Builder),
     Double(Float64Builder),
+    Decimal(Decimal128Builder),
     Text(StringBuilder),
 }
 
@@ -32,6 +34,7 @@ macro_rules! each_kind {
             Kind::Int($builder) => $do,
             Kind::Uint($builder) => $do,
             Kind::Double($builder) => $do,
+            Kind::Decimal($builder) => $do,
             Kind::Text($builder) => $do,
         }
     };
@@ -44,6 +47,9 @@ impl ColumnBuilder {
             Form::Int => Kind::Int(Int64Builder::new()),
             Form::Uint => Kind::Uint(UInt64Builder::new()),
             Form::Double | Form::DoubleShort => Kind::Double(Float64Builder::new()),
+            Form::Decimal(_) => {
+                Kind::Decimal(Decimal128Builder::new().with_data_type(form.data_type()))
+            }
             Form::String | Form::AsciiString | Form::Json => Kind::Text(StringBuilder::new()),
         };
         Self { kind, rows: 0 }
@@ -57,6 +63,7 @@ impl ColumnBuilder {
             (Kind::Int(builder), Leaf::Int(value)) => builder.append_value(value),
             (Kind::Uint(builder), Leaf::Uint(value)) => builder.append_value(value),
             (Kind::Double(builder), Leaf::Double(value)) => builder.append_value(value),
+            (Kind::Decimal(builder), Leaf::Decimal(value)) => builder.append_value(value.into()),
             (Kind::Text(builder), Leaf::Text(from, to)) => {
                 builder.append_option(payload.get(from..to));
             }

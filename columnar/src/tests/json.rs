@@ -156,6 +156,12 @@ impl Pen {
                 let number = f64::from(whole) / pick(random, &[1.0, 4.0, 10.0, 3.0]);
                 out.extend_from_slice(format!("{number:?}").as_bytes());
             }
+            2 if depth.is_multiple_of(2) => {
+                let cents = random.below(5000).cast_signed() - 1000;
+                let sign = if cents < 0 { "-" } else { "" };
+                let (whole, rest) = (cents.abs() / 100, cents.abs() % 100);
+                out.extend_from_slice(format!("{sign}{whole}.{rest:02}").as_bytes());
+            }
             2 => out.extend_from_slice(pick(random, &["true", "false"]).as_bytes()),
             3 | 4 => {
                 let texts = [

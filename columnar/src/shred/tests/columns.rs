@@ -23,6 +23,15 @@ fn the_form_is_the_first_that_gives_back_nearly_all_values() {
     assert_eq!(form_of(&["1", "2.5"]), Form::DoubleShort);
     assert_eq!(form_of(&["1.0", "2.5", "1e16"]), Form::Double);
     assert_eq!(form_of(&["true", "false"]), Form::Bool);
+    assert_eq!(
+        form_of(&["12.50", "-0.01", "7.00", "0.00"]),
+        Form::Decimal(2)
+    );
+    assert_eq!(
+        form_of(&["-0.500000", "999999999999.999999"]),
+        Form::Decimal(6)
+    );
+    assert_eq!(form_of(&["1.5", "-0.1"]), Form::DoubleShort);
     assert_eq!(form_of(&["\"é\"", "\"\\n\""]), Form::String);
     assert_eq!(
         form_of(&["\"\\u00e9\"", "\"\\ud83d\\ude00\"", "\"\\u007f\""]),

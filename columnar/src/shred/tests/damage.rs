@@ -69,6 +69,8 @@ fn metadata_that_cannot_be_right_is_refused() {
         r#"{"version":1,"columns":[],"templates":[[0]]}"#,
         r#"{"version":1,"columns":[],"templates":[[-1]]}"#,
         r#"{"version":1,"columns":[{"name":"a","path":[],"form":"later"}],"templates":[]}"#,
+        r#"{"version":1,"columns":[{"name":"a","path":[],"form":{"decimal":0}}],"templates":[]}"#,
+        r#"{"version":1,"columns":[{"name":"a","path":[],"form":{"decimal":10}}],"templates":[]}"#,
     ] {
         let refused = metadata(bad);
         assert!(

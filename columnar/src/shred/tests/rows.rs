@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{Array, AsArray, Int32Array, Int64Array};
-use arrow::datatypes::{Float64Type, Int64Type};
+use arrow::datatypes::{Decimal128Type, Float64Type, Int64Type};
 
 use super::super::infer::Inference;
 use super::super::{Form, MAX_PAYLOAD_BYTES, Shredder};
@@ -132,6 +132,48 @@ fn what_is_not_as_the_column_keeps_its_payload() {
         "{}",
     ] {
         assert_eq!(shred(&sample, &[fine]).shredded(), [true], "{fine}");
+    }
+}
+
+#[test]
+fn decimals_keep_their_digits() {
+    let sample = [r#"{"v":12.50}"#; 10];
+    let done = shred(&sample, &[sample[0], r#"{"v":-3.07}"#]);
+    assert_eq!(done.columns(), [("payload.v", Form::Decimal(2))]);
+    let values = done.rows.column_by_name("payload.v").unwrap();
+    let values = values.as_primitive::<Decimal128Type>();
+    assert_eq!((values.value(0), values.value(1)), (1250, -307));
+    for odd in [
+        "12.5",
+        "12",
+        "12.500",
+        "-0.00",
+        "00.50",
+        "-00.50",
+        ".50",
+        "1.5e",
+        "1.-5",
+        "+1.50",
+        "1e2",
+        "1.+5",
+        "--1.50",
+        "9999999999999999999.50",
+        "12345678901234567.50",
+    ] {
+        let odd = format!("{{\"v\":{odd}}}");
+        assert_eq!(
+            shred(&sample, &[sample[0], &odd]).shredded(),
+            [true, false],
+            "{odd}"
+        );
+    }
+    for fine in ["0.00", "-0.01", "null", "123456789012345.99", "0.09"] {
+        let fine = format!("{{\"v\":{fine}}}");
+        assert_eq!(
+            shred(&sample, &[fine.as_str()]).shredded(),
+            [true],
+            "{fine}"
+        );
     }
 }
 
