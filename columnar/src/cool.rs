@@ -204,7 +204,9 @@ impl TieredPartition {
             max_timestamp_ns: written.max_timestamp_ns,
             appended_at_ns: segment.appended_at_ns(),
             chunks: written.chunks,
+            shredded: written.shredded,
         });
+        tracing::debug!(%path, shredded_rows = written.shredded_rows, "object written");
         verify_footer(self.shared.store.object_store(), &file).await?;
         if self.shared.config.verify_replay {
             verify_bytes(self.shared.store.object_store(), &file).await?;
@@ -224,6 +226,7 @@ impl TieredPartition {
         let options = WriteOptions {
             row_group_bytes: self.shared.config.row_group_bytes,
             zstd_level: self.shared.config.zstd_level,
+            shred_json: self.shared.config.shred_json,
         };
         let writing = {
             let (segment, key) = (Arc::clone(segment), self.key.clone());

@@ -1,8 +1,14 @@
 //! A cold file and its row groups, as the manifest describes them.
 
+use std::sync::Arc;
+
+use arrow::datatypes::SchemaRef;
 use basalt_proto::Offset;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
+
+use crate::schema::shredded_schema;
+use crate::shred::ShreddedColumn;
 
 /// One Parquet file in the object store. Immutable.
 ///
@@ -31,6 +37,11 @@ pub struct ColdFile {
     pub appended_at_ns: u64,
     /// Its row groups, in order; at least one.
     pub chunks: Vec<ColdChunk>,
+    /// Its columns behind those of [`cold_schema`] and the column of templates, if its payloads were shredded: some rows then have
+    /// NULL in `_payload` and are rendered by [`crate::shred::Shredding::render`].
+    ///
+    /// [`cold_schema`]: crate::cold_schema
+    pub shredded: Option<Arc<[ShreddedColumn]>>,
 }
 
 /// One row group of a [`ColdFile`]: whole frames, and what a cold read hydrates at a time.
@@ -65,6 +76,12 @@ impl ColdChunk {
 }
 
 impl ColdFile {
+    /// The Arrow schema of the object.
+    #[must_use]
+    pub fn schema(&self) -> SchemaRef {
+        shredded_schema(self.shredded.as_ref())
+    }
+
     /// The position in [`ColdFile::chunks`] of the first row group that ends after `from`; `None` when no record of this file
     /// does.
     #[must_use]
@@ -121,6 +138,7 @@ pub(crate) mod tests {
             max_timestamp_ns: end,
             appended_at_ns: end,
             chunks: chunks.iter().enumerate().map(chunk).collect(),
+            shredded: None,
         }
     }
 

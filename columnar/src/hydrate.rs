@@ -16,7 +16,8 @@ use crate::error::{CoolError, HydrateError};
 use crate::file::{ColdChunk, ColdFile};
 use crate::object_reader::ObjectReader;
 use crate::replay::{ALL_COLUMNS, FrameRebuilder, RECORD_COLUMNS};
-use crate::schema::{cold_schema, column};
+use crate::schema::column;
+use crate::shred::{ShredError, Shredding};
 use crate::store::StoreError;
 use crate::writer::crc32_value;
 
@@ -42,51 +43,27 @@ pub(crate) async fn read_chunk(
         row_group,
         source,
     };
-    let damaged = |what, found: String, expected: String| {
-        Err(HydrateError::Damaged {
-            path: path(),
-            row_group,
-            what,
-            found,
-            expected,
-        })
+    let bad_rows = |source| HydrateError::Rows {
+        path: path(),
+        row_group,
+        source,
     };
-
     let mut reader = reader(object_store, file, file.file_bytes);
-    let options = ArrowReaderOptions::new();
-    let metadata = ArrowReaderMetadata::load_async(&mut reader, options)
+    let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
         .await
         .map_err(parquet)?;
-    let groups = metadata.metadata().row_groups();
-    let index = usize::try_from(row_group).unwrap_or(usize::MAX);
-    let Some(group) = groups.get(index) else {
-        return damaged(
-            "row group count",
-            groups.len().to_string(),
-            format!("at least {}", u64::from(row_group) + 1),
-        );
-    };
-    if u64::try_from(group.num_rows()) != Ok(chunk.rows) {
-        return damaged(
-            "row count",
-            group.num_rows().to_string(),
-            chunk.rows.to_string(),
-        );
-    }
-    if metadata.schema().fields() != cold_schema().fields() {
-        return damaged(
-            "schema",
-            format!("{:?}", metadata.schema().fields()),
-            "that of cold files".to_owned(),
-        );
-    }
-    let piece_rows = piece_rows(group);
+    let (index, piece_rows) = check_row_group(&metadata, file, chunk)?;
+    let shredding = shredding(&metadata, file).map_err(|error| bad_rows(error.into()))?;
     let columns: &[usize] = if chunk.has_batches() {
         &ALL_COLUMNS
     } else {
         &RECORD_COLUMNS
     };
-    let mask = ProjectionMask::roots(metadata.parquet_schema(), columns.iter().copied());
+    let of_payloads = shredding.iter().flat_map(Shredding::payload_columns);
+    let mask = ProjectionMask::roots(
+        metadata.parquet_schema(),
+        columns.iter().copied().chain(of_payloads),
+    );
     let mut rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
         .with_row_groups(vec![index])
         .with_projection(mask)
@@ -99,15 +76,14 @@ pub(crate) async fn read_chunk(
     let mut frame_bytes = 0_u64;
     let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
     while let Some(piece) = rows.next().await {
-        let piece = piece.map_err(parquet)?;
+        let mut piece = piece.map_err(parquet)?;
+        if let Some(shredding) = &shredding {
+            piece = shredding
+                .restore(&piece)
+                .map_err(|error| bad_rows(error.into()))?;
+        }
         frames.clear();
-        rebuilder
-            .push(&piece, &mut frames)
-            .map_err(|source| HydrateError::Rows {
-                path: path(),
-                row_group,
-                source,
-            })?;
+        rebuilder.push(&piece, &mut frames).map_err(bad_rows)?;
         crc.update(&frames);
         frame_bytes += frames.len() as u64;
         out.write_all(&frames)
@@ -116,23 +92,62 @@ pub(crate) async fn read_chunk(
                 source,
             })?;
     }
-    rebuilder.finish().map_err(|source| HydrateError::Rows {
-        path: path(),
-        row_group,
-        source,
-    })?;
+    rebuilder.finish().map_err(bad_rows)?;
     if let Some(expected) = chunk.frames_crc32c {
         let found = crc32_value(&crc);
         if found != expected || frame_bytes != chunk.frame_bytes {
             let show = |crc: u32, bytes: u64| format!("{crc:08x} over {bytes} bytes");
-            return damaged(
-                "checksum of frames",
-                show(found, frame_bytes),
-                show(expected, chunk.frame_bytes),
-            );
+            return Err(HydrateError::Damaged {
+                path: path(),
+                row_group,
+                what: "checksum of frames",
+                found: show(found, frame_bytes),
+                expected: show(expected, chunk.frame_bytes),
+            });
         }
     }
     Ok(frame_bytes)
+}
+
+/// Compares a row group with the manifest: its index, and how many rows to decode at a time.
+fn check_row_group(
+    metadata: &ArrowReaderMetadata,
+    file: &ColdFile,
+    chunk: &ColdChunk,
+) -> Result<(usize, usize), HydrateError> {
+    let damaged = |what, found: String, expected: String| {
+        Err(HydrateError::Damaged {
+            path: file.path.to_string(),
+            row_group: chunk.row_group,
+            what,
+            found,
+            expected,
+        })
+    };
+    let groups = metadata.metadata().row_groups();
+    let index = usize::try_from(chunk.row_group).unwrap_or(usize::MAX);
+    let Some(group) = groups.get(index) else {
+        return damaged(
+            "row group count",
+            groups.len().to_string(),
+            format!("at least {}", u64::from(chunk.row_group) + 1),
+        );
+    };
+    if u64::try_from(group.num_rows()) != Ok(chunk.rows) {
+        return damaged(
+            "row count",
+            group.num_rows().to_string(),
+            chunk.rows.to_string(),
+        );
+    }
+    if metadata.schema().fields() != file.schema().fields() {
+        return damaged(
+            "schema",
+            format!("{:?}", metadata.schema().fields()),
+            format!("{:?}", file.schema().fields()),
+        );
+    }
+    Ok((index, piece_rows(group, chunk)))
 }
 
 fn reader(object_store: &Arc<dyn ObjectStore>, file: &ColdFile, file_bytes: u64) -> ObjectReader {
@@ -143,9 +158,26 @@ fn reader(object_store: &Arc<dyn ObjectStore>, file: &ColdFile, file_bytes: u64)
     }
 }
 
-fn piece_rows(group: &RowGroupMetaData) -> usize {
+/// How the payloads of a file are rendered, if they are not there as they are. What the footer and the manifest say is compared.
+fn shredding(
+    metadata: &ArrowReaderMetadata,
+    file: &ColdFile,
+) -> Result<Option<Shredding>, ShredError> {
+    let pairs = metadata.metadata().file_metadata().key_value_metadata();
+    let shredding = Shredding::from_metadata(pairs)?;
+    if shredding.as_ref().map(Shredding::columns) == file.shredded.as_ref() {
+        return Ok(shredding);
+    }
+    Err(ShredError::Metadata {
+        what: "the manifest names other columns".to_owned(),
+    })
+}
+
+fn piece_rows(group: &RowGroupMetaData, chunk: &ColdChunk) -> usize {
     let rows = group.num_rows().max(1);
-    let bytes_per_row = (group.total_byte_size() / rows).max(1);
+    // Values in dictionaries and shredded payloads are larger than what holds them.
+    let bytes = i64::try_from(chunk.frame_bytes).unwrap_or(i64::MAX);
+    let bytes_per_row = (bytes.max(group.total_byte_size()) / rows).max(1);
     usize::try_from((PIECE_BYTES / bytes_per_row).clamp(1, PIECE_ROWS)).unwrap_or(1)
 }
 
@@ -183,13 +215,15 @@ pub(crate) async fn verify_footer(
     let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
         .await
         .map_err(read_back)?;
-    if metadata.schema().fields() != cold_schema().fields() {
+    if metadata.schema().fields() != file.schema().fields() {
         return same(
             "schema",
             format!("{:?}", metadata.schema().fields()),
-            "that of cold files".to_owned(),
+            format!("{:?}", file.schema().fields()),
         );
     }
+    shredding(&metadata, file)
+        .map_err(|error| read_back(ParquetError::External(Box::new(error))))?;
     let rows = metadata.metadata().file_metadata().num_rows();
     same("row count", rows.to_string(), file.rows.to_string())?;
     let groups = metadata.metadata().row_groups();

@@ -8,9 +8,10 @@
 //! [`PartitionSnapshot`] (one cut through both, for queries). [`RowBuilder`] is how frames become rows, for cooling and for SQL over
 //! hot segments alike; [`cold_schema`] lists the columns.
 //!
-//! Invariants COL-1 to COL-19 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
+//! Invariants COL-1 to COL-25 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
 //! `replay`, bounded conversion in `writer`, the cache in `cache`, the one cut in `partition`, the order of steps in `cool`, retention
-//! in `expire`, recovery in `recover`, deletion in `delete`.
+//! in `expire`, recovery in `recover`, deletion in `delete`, shredded payloads in
+//! [`shred`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -19,6 +20,7 @@ mod error;
 mod file;
 mod paths;
 mod schema;
+pub mod shred;
 mod steps;
 mod store;
 
@@ -28,6 +30,7 @@ mod rows;
 
 mod hydrate;
 mod object_reader;
+mod properties;
 mod sink;
 mod writer;
 

@@ -12,6 +12,7 @@
 //! - **COL-5**: files are in offset order, do not overlap, and end at or below `cold_end_offset`;
 //!   `log_start_offset <= cold_end_offset`.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use basalt_proto::{Offset, PartitionId, TopicName};
@@ -21,10 +22,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::{ColdChunk, ColdFile, offset_number};
 use crate::paths;
+use crate::shred::ShreddedColumn;
 use crate::store::{ColdStore, StoreError};
 
-/// The version of the format that this build writes, and the only one it reads.
+/// The format of manifests whose files are all of [`crate::cold_schema`].
 const FORMAT: u32 = 1;
+/// The format of those with shredded files, which builds that know the other alone would misread. This build reads both.
+const FORMAT_SHREDDED: u32 = 2;
 /// Bytes of the first line, which holds the checksum of the rest.
 const CHECKSUM_BYTES: usize = "{'crc32c':'xxxxxxxx',\n".len();
 
@@ -85,13 +89,13 @@ pub enum ManifestError {
         what: String,
     },
     /// The object was written by a later build.
-    #[error("the manifest {path} has format {found}, this build reads {expected}")]
+    #[error("the manifest {path} has format {found}, this build reads those up to {expected}")]
     Format {
         /// The object.
         path: String,
         /// Its format.
         found: u32,
-        /// Ours.
+        /// The highest of ours.
         expected: u32,
     },
     /// Someone else writes this partition's manifests.
@@ -123,6 +127,9 @@ struct ManifestJson<'a> {
     #[serde(with = "offset_number")]
     cold_end_offset: Offset,
     files: Vec<FileJson>,
+    /// The different sets of shredded columns in its files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shredded: Vec<Arc<[ShreddedColumn]>>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -140,10 +147,13 @@ struct FileJson {
     max_timestamp_ns: u64,
     appended_at_ns: u64,
     chunks: Vec<ColdChunk>,
+    /// Which of the manifest's sets of shredded columns it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    shredded: Option<usize>,
 }
 
 impl FileJson {
-    fn of(file: &ColdFile) -> Self {
+    fn of(file: &ColdFile, sets: &mut ColumnSets) -> Self {
         Self {
             name: file.path.filename().unwrap_or_default().to_owned(),
             base_offset: file.base_offset,
@@ -156,13 +166,19 @@ impl FileJson {
             max_timestamp_ns: file.max_timestamp_ns,
             appended_at_ns: file.appended_at_ns,
             chunks: file.chunks.clone(),
+            shredded: file.shredded.as_ref().map(|columns| sets.number(columns)),
         }
     }
 
-    fn into_file(self, prefix: &Path) -> Result<ColdFile, String> {
+    fn into_file(self, prefix: &Path, sets: &[Arc<[ShreddedColumn]>]) -> Result<ColdFile, String> {
         if !paths::is_object_name(&self.name) {
             return Err(format!("`{}` is no name of a cold file", self.name));
         }
+        let shredded = match self.shredded.map(|number| sets.get(number)) {
+            Some(None) => return Err(format!("the columns of {} are not there", self.name)),
+            Some(columns) => columns.cloned(),
+            None => None,
+        };
         let file = ColdFile {
             path: prefix.clone().join(self.name.as_str()),
             base_offset: self.base_offset,
@@ -175,6 +191,7 @@ impl FileJson {
             max_timestamp_ns: self.max_timestamp_ns,
             appended_at_ns: self.appended_at_ns,
             chunks: self.chunks,
+            shredded,
         };
         let mut end = file.base_offset;
         for (index, chunk) in file.chunks.iter().enumerate() {
@@ -199,10 +216,38 @@ impl FileJson {
     }
 }
 
+/// Sets of shredded columns, each of them once.
+#[derive(Default)]
+struct ColumnSets {
+    all: Vec<Arc<[ShreddedColumn]>>,
+    numbers: HashMap<Arc<[ShreddedColumn]>, usize>,
+}
+
+impl ColumnSets {
+    fn number(&mut self, columns: &Arc<[ShreddedColumn]>) -> usize {
+        let next = self.all.len();
+        let number = *self.numbers.entry(Arc::clone(columns)).or_insert(next);
+        if number == next {
+            self.all.push(Arc::clone(columns));
+        }
+        number
+    }
+}
+
 /// The bytes of a manifest's object.
 pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
+    let mut sets = ColumnSets::default();
+    let files: Vec<_> = manifest
+        .files
+        .iter()
+        .map(|file| FileJson::of(file, &mut sets))
+        .collect();
     let json = ManifestJson {
-        format: FORMAT,
+        format: if sets.all.is_empty() {
+            FORMAT
+        } else {
+            FORMAT_SHREDDED
+        },
         version: manifest.version,
         epoch: manifest.epoch,
         writer: manifest.writer.clone(),
@@ -212,11 +257,8 @@ pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
         partition: key.partition.0,
         log_start_offset: manifest.log_start_offset,
         cold_end_offset: manifest.cold_end_offset,
-        files: manifest
-            .files
-            .iter()
-            .map(|file| FileJson::of(file))
-            .collect(),
+        files,
+        shredded: sets.all,
     };
     // Strings and numbers only: this cannot fail. An empty body would be refused by every reader.
     let body = serde_json::to_string(&json).unwrap_or_default();
@@ -253,12 +295,12 @@ pub(crate) fn decode(
         .and_then(serde_json::Value::as_u64)
         .map(u32::try_from)
     {
-        Some(Ok(FORMAT)) => {}
+        Some(Ok(FORMAT | FORMAT_SHREDDED)) => {}
         Some(Ok(found)) => {
             return Err(ManifestError::Format {
                 path: path.to_string(),
                 found,
-                expected: FORMAT,
+                expected: FORMAT_SHREDDED,
             });
         }
         _ => return Err(damaged("it names no format".to_owned())),
@@ -278,7 +320,7 @@ pub(crate) fn decode(
     let mut files = Vec::with_capacity(json.files.len());
     let mut end = Offset::ZERO;
     for file in json.files {
-        let file = file.into_file(&prefix).map_err(damaged)?;
+        let file = file.into_file(&prefix, &json.shredded).map_err(damaged)?;
         if file.base_offset < end {
             return Err(damaged(format!(
                 "{} overlaps the file before it",

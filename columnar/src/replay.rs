@@ -13,6 +13,7 @@ use basalt_proto::batch::{BatchFields, BatchWriter, RecordToWrite};
 use basalt_proto::{BatchError, Frame, FrameHeader, FrameKind, Offset, RecordHeader};
 
 use crate::schema::{cold_schema, column};
+use crate::shred::ShredError;
 
 /// A broker stamped the records: the bit in a batch's attributes.
 const LOG_APPEND_TIME: i16 = 1 << 3;
@@ -75,6 +76,9 @@ pub enum ReplayError {
         /// The offset that does; -1 for the end of the rows.
         found: i64,
     },
+    /// Payloads that were shredded cannot be rendered.
+    #[error("payloads cannot be rendered")]
+    Payloads(#[from] ShredError),
     /// A batch cannot be written again.
     #[error("the batch at offset {base_offset} cannot be rebuilt")]
     Batch {

@@ -22,11 +22,14 @@
 //! | 17 | `_leader_epoch` | Int32, null | |
 //! | 18 | `_header_keys` | List<Binary>, null | the header keys' bytes, where one of them is not UTF-8 (`_headers.key` then shows U+FFFD in their place) |
 //!
-//! The first seven are what SQL shows. The others are what replay needs to give back exact frames.
+//! The first seven are what SQL shows. The others are what replay needs to give back exact frames. A file whose JSON payloads are
+//! shredded has more behind them, and payloads left out ([`crate::shred`]).
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
+
+use crate::shred::{self, ShreddedColumn};
 
 /// Positions of the columns.
 pub(crate) mod column {
@@ -111,6 +114,17 @@ static COLD_SCHEMA: LazyLock<SchemaRef> = LazyLock::new(|| {
 #[must_use]
 pub fn cold_schema() -> SchemaRef {
     Arc::clone(&COLD_SCHEMA)
+}
+
+/// The schema of a cold file with these shredded columns; [`cold_schema`] for one without.
+pub(crate) fn shredded_schema(shredded: Option<&Arc<[ShreddedColumn]>>) -> SchemaRef {
+    let Some(shredded) = shredded else {
+        return cold_schema();
+    };
+    let mut fields = cold_schema().fields().to_vec();
+    fields.push(Arc::new(shred::template_field()));
+    fields.extend(shredded.iter().map(|column| Arc::new(column.field())));
+    Arc::new(Schema::new(fields))
 }
 
 /// A stamp as SQL shows it: `None` when it is outside of `0..2^63 - 1` ns.

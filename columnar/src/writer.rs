@@ -6,22 +6,22 @@
 //! - **COL-9**: memory is bounded by one encoded row group, one slice of rows and the upload's parts.
 
 use std::io::Write;
+use std::sync::Arc;
 
 use basalt_log::{Block, SegmentView};
 use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
 use crc_fast::{CrcAlgorithm, Digest};
 use parquet::arrow::ArrowWriter;
-use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::{KeyValue, SortingColumn};
-use parquet::file::properties::{EnabledStatistics, WriterProperties};
-use parquet::schema::types::ColumnPath;
+use parquet::file::metadata::KeyValue;
 
 use crate::error::CoolError;
 use crate::file::ColdChunk;
 use crate::manifest::PartitionKey;
+use crate::properties::properties;
 use crate::rows::RowBuilder;
-use crate::schema::{cold_schema, column};
+use crate::schema::cold_schema;
+use crate::shred::{self, ShreddedColumn, Shredder};
 use crate::sink::PartSink;
 
 /// Rows are handed to the Parquet encoder once they measure this much, or are this many.
@@ -31,14 +31,13 @@ const SLICE_ROWS: usize = 8192;
 const EXPANSION_LIMIT: u64 = 4;
 /// Parquet numbers row groups in 15 bits.
 const MAX_ROW_GROUPS: u64 = 1 << 14;
-/// False positives of the key's bloom filter.
-const BLOOM_FALSE_POSITIVES: f64 = 0.01;
 
 /// How to write.
 #[derive(Debug, Clone)]
 pub(crate) struct WriteOptions {
     pub(crate) row_group_bytes: u64,
     pub(crate) zstd_level: i32,
+    pub(crate) shred_json: bool,
 }
 
 /// What was written.
@@ -51,6 +50,10 @@ pub(crate) struct Written {
     pub(crate) frame_bytes: u64,
     pub(crate) min_timestamp_ns: u64,
     pub(crate) max_timestamp_ns: u64,
+    /// The shredded columns, if payloads were shredded.
+    pub(crate) shredded: Option<Arc<[ShreddedColumn]>>,
+    /// Rows whose payload was left out.
+    pub(crate) shredded_rows: u64,
 }
 
 /// What the first pass over a segment found.
@@ -136,10 +139,16 @@ pub(crate) fn write_segment(
         path: key.prefix().to_string(),
         source,
     };
-    let properties = properties(options.zstd_level, keys).map_err(parquet)?;
-    let writer = ArrowWriter::try_new(sink, cold_schema(), Some(properties)).map_err(parquet)?;
+    let inferred = options.shred_json.then(|| shred::sample(segment)).flatten();
+    let properties = properties(options.zstd_level, keys, inferred.as_ref()).map_err(parquet)?;
+    let shredder = inferred.map(Shredder::new);
+    let schema = shredder
+        .as_ref()
+        .map_or_else(cold_schema, |shredder| Arc::clone(shredder.schema()));
+    let writer = ArrowWriter::try_new(sink, schema, Some(properties)).map_err(parquet)?;
     let mut file = FileWriter {
         writer,
+        shredder,
         rows: RowBuilder::new(key.partition),
         chunks: Vec::new(),
         open: None,
@@ -156,6 +165,8 @@ pub(crate) fn write_segment(
         rows,
         frame_bytes,
         chunks,
+        shredded,
+        shredded_rows,
         ..
     } = file.totals();
     for (name, value) in [
@@ -167,6 +178,10 @@ pub(crate) fn write_segment(
     ] {
         file.writer
             .append_key_value_metadata(KeyValue::new(name.to_owned(), value));
+    }
+    if let Some(shredder) = &file.shredder {
+        file.writer
+            .append_key_value_metadata(shredder.shredding().to_metadata());
     }
     let sink = file.writer.into_inner().map_err(parquet)?;
     let (file_bytes, file_crc32c) = sink
@@ -180,6 +195,8 @@ pub(crate) fn write_segment(
         frame_bytes,
         min_timestamp_ns,
         max_timestamp_ns,
+        shredded,
+        shredded_rows,
     })
 }
 
@@ -221,6 +238,7 @@ impl From<ParquetError> for PushError {
 
 struct FileWriter<W: Write + Send> {
     writer: ArrowWriter<W>,
+    shredder: Option<Shredder>,
     rows: RowBuilder,
     chunks: Vec<ColdChunk>,
     open: Option<OpenChunk>,
@@ -298,7 +316,11 @@ impl<W: Write + Send> FileWriter<W> {
             open.encoded_value_bytes += self.rows.value_bytes();
         }
         if self.rows.row_count() > 0 {
-            self.writer.write(&self.rows.finish())?;
+            let rows = self.rows.finish();
+            match &mut self.shredder {
+                Some(shredder) => self.writer.write(&shredder.shred(&rows))?,
+                None => self.writer.write(&rows)?,
+            }
         }
         Ok(())
     }
@@ -330,6 +352,11 @@ impl<W: Write + Send> FileWriter<W> {
                 .max()
                 .unwrap_or_default(),
             chunks,
+            shredded: self
+                .shredder
+                .as_ref()
+                .map(|shredder| Arc::clone(shredder.columns())),
+            shredded_rows: self.shredder.as_ref().map_or(0, Shredder::shredded_rows),
         }
     }
 }
@@ -365,41 +392,4 @@ impl OpenChunk {
 /// The value of a 32-bit checksum, which the crate hands out in 64 bits.
 pub(crate) fn crc32_value(digest: &Digest) -> u32 {
     u32::try_from(digest.finalize()).unwrap_or(u32::MAX)
-}
-
-/// How the columns are written. `keys` is how many keys a row group may have, if there are any.
-fn properties(zstd_level: i32, keys: Option<u64>) -> Result<WriterProperties, ParquetError> {
-    let schema = cold_schema();
-    let path = |at: usize| ColumnPath::from(schema.field(at).name().as_str());
-    let mut builder = WriterProperties::builder()
-        .set_created_by(concat!("basalt ", env!("CARGO_PKG_VERSION")).to_owned())
-        .set_compression(Compression::ZSTD(ZstdLevel::try_new(zstd_level)?))
-        .set_max_row_group_row_count(None)
-        .set_max_row_group_bytes(None)
-        .set_statistics_enabled(EnabledStatistics::None)
-        .set_sorting_columns(Some(vec![SortingColumn {
-            column_idx: i32::try_from(column::OFFSET).unwrap_or_default(),
-            descending: false,
-            nulls_first: false,
-        }]))
-        .set_column_statistics_enabled(path(column::PARTITION), EnabledStatistics::Chunk)
-        .set_column_dictionary_enabled(path(column::PAYLOAD), false);
-    for at in [
-        column::OFFSET,
-        column::TIMESTAMP,
-        column::TIMESTAMP_NS,
-        column::TIMESTAMP_MS,
-    ] {
-        builder = builder
-            .set_column_statistics_enabled(path(at), EnabledStatistics::Page)
-            .set_column_dictionary_enabled(path(at), false)
-            .set_column_encoding(path(at), Encoding::DELTA_BINARY_PACKED);
-    }
-    if let Some(keys) = keys {
-        builder = builder
-            .set_column_bloom_filter_enabled(path(column::KEY), true)
-            .set_column_bloom_filter_fpp(path(column::KEY), BLOOM_FALSE_POSITIVES)
-            .set_column_bloom_filter_max_ndv(path(column::KEY), keys);
-    }
-    Ok(builder.build())
 }

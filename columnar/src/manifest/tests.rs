@@ -36,6 +36,50 @@ fn a_manifest_survives_its_json_with_every_u64() {
 }
 
 #[test]
+fn shredded_columns_are_named_once_and_only_with_them_the_format_is_the_second() {
+    let plain = encode(&key(), &manifest(7, "w"));
+    let columns = |name: &str| -> Arc<[ShreddedColumn]> {
+        let column = ShreddedColumn {
+            name: format!("payload.{name}"),
+            path: vec![name.to_owned()],
+            form: crate::shred::Form::Int,
+        };
+        vec![column].into()
+    };
+    let shredded = |base, end, name: &str| {
+        Arc::new(ColdFile {
+            shredded: Some(columns(name)),
+            ..file(base, end, &[(base, end)])
+        })
+    };
+    let mut written = manifest(7, "w");
+    written.cold_end_offset = Offset(500);
+    written.files.extend([
+        shredded(200, 300, "first"),
+        shredded(300, 400, "second"),
+        shredded(400, 500, "first"),
+    ]);
+    let bytes = encode(&key(), &written);
+    assert_eq!(decode(&key(), 7, &bytes).unwrap(), written);
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    assert!(text(&plain).contains("\"format\":1,") && !text(&plain).contains("shredded"));
+    assert!(text(&bytes).contains("\"format\":2,"));
+    assert_eq!(text(&bytes).matches("payload.first").count(), 1);
+
+    let body = text(&bytes).replace("\"shredded\":1", "\"shredded\":2");
+    let body = &body[CHECKSUM_BYTES..];
+    let head = format!(
+        "{{\"crc32c\":\"{:08x}\",\n",
+        crc_fast::crc32_iscsi(body.as_bytes())
+    );
+    let refused = decode(&key(), 7, (head + body).as_bytes());
+    assert!(
+        matches!(refused, Err(ManifestError::Damaged { .. })),
+        "a set that is not there: {refused:?}"
+    );
+}
+
+#[test]
 fn every_truncation_and_every_flipped_bit_is_refused() {
     let bytes = encode(&key(), &manifest(7, "w")).to_vec();
     for length in 0..bytes.len() {

@@ -1,5 +1,6 @@
 //! Tests that need a log, a store and all that is between them.
 
+pub(crate) mod json;
 pub(crate) mod support;
 
 mod check;
@@ -11,4 +12,5 @@ mod one_cut;
 mod reads;
 mod replay;
 mod retention;
+mod shredding;
 mod topics;

@@ -1,0 +1,183 @@
+//! Rows with columns become payloads again.
+
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
+    Int64Array, NullBufferBuilder, StringArray, UInt64Array,
+};
+use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::compute::cast;
+use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type, UInt64Type};
+use arrow::record_batch::RecordBatch;
+
+use super::form::{self, Form};
+use super::template::Part;
+use super::{ShredError, ShreddedColumn, Shredding, TEMPLATE_COLUMN, strings};
+use crate::schema::{cold_schema, column};
+
+impl Shredding {
+    /// The payloads of some rows of the file: what `_payload` would hold had they not been shredded. `rows` needs the columns of
+    /// [`Shredding::payload_columns`], by name, in any order and with any others.
+    ///
+    /// # Errors
+    /// [`ShredError::Column`], [`ShredError::Template`] for a damaged file; [`ShredError::Full`] for too many rows at a time.
+    pub fn render(&self, rows: &RecordBatch) -> Result<BinaryArray, ShredError> {
+        let full = |_| ShredError::Full {
+            rows: rows.num_rows(),
+        };
+        let payload_field = cold_schema();
+        let raw = find(
+            rows,
+            payload_field.field(column::PAYLOAD).name(),
+            &DataType::Binary,
+        )?;
+        let raw: &BinaryArray = raw.as_binary();
+        let templates = find(rows, TEMPLATE_COLUMN, &DataType::Int32)?;
+        let templates: &Int32Array = templates.as_primitive::<Int32Type>();
+        let columns: Vec<Rendered> = self
+            .columns()
+            .iter()
+            .map(|column| Rendered::of(column, rows))
+            .collect::<Result<_, _>>()?;
+
+        let mut bytes = Vec::new();
+        let mut ends = Vec::with_capacity(rows.num_rows() + 1);
+        ends.push(0_i32);
+        let mut valid = NullBufferBuilder::new(rows.num_rows());
+        for row in 0..rows.num_rows() {
+            let is_shredded = templates.is_valid(row);
+            if is_shredded {
+                let found = templates.value(row);
+                let template = usize::try_from(found)
+                    .ok()
+                    .and_then(|number| self.templates.get(number))
+                    .ok_or(ShredError::Template {
+                        row,
+                        found,
+                        templates: self.templates.len(),
+                    })?;
+                for part in &template.0 {
+                    match part {
+                        Part::Text(text) => bytes.extend_from_slice(text.as_bytes()),
+                        // Its number was checked when the templates were read.
+                        Part::Column(number) => columns[*number as usize].write(row, &mut bytes),
+                    }
+                }
+            } else if raw.is_valid(row) {
+                bytes.extend_from_slice(raw.value(row));
+            }
+            valid.append(is_shredded || raw.is_valid(row));
+            ends.push(i32::try_from(bytes.len()).map_err(full)?);
+        }
+        Ok(BinaryArray::new(
+            OffsetBuffer::new(ScalarBuffer::from(ends)),
+            Buffer::from_vec(bytes),
+            valid.finish(),
+        ))
+    }
+
+    /// `rows` with [`Shredding::render`]'s result as `_payload`.
+    ///
+    /// # Errors
+    /// As [`Shredding::render`].
+    pub(crate) fn restore(&self, rows: &RecordBatch) -> Result<RecordBatch, ShredError> {
+        let name = cold_schema().field(column::PAYLOAD).name().clone();
+        let missing = |_| ShredError::Column { name: name.clone() };
+        let payloads = self.render(rows)?;
+        let at = rows.schema().index_of(&name).map_err(missing)?;
+        let mut arrays = rows.columns().to_vec();
+        arrays[at] = std::sync::Arc::new(payloads);
+        RecordBatch::try_new(rows.schema(), arrays).map_err(missing)
+    }
+}
+
+/// A column by its name, as the type that it was written with. Readers may ask for the same values in another layout, such as views.
+fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
+    let missing = || ShredError::Column {
+        name: name.to_owned(),
+    };
+    let array = rows.column_by_name(name).ok_or_else(missing)?;
+    if array.data_type() == expected {
+        return Ok(std::sync::Arc::clone(array));
+    }
+    if !is_layout_of(array.data_type(), expected) {
+        return Err(missing());
+    }
+    cast(array, expected).map_err(|_| missing())
+}
+
+/// Whether an array of type `found` holds the same values as one of type `expected`, one for one.
+fn is_layout_of(found: &DataType, expected: &DataType) -> bool {
+    match (found, expected) {
+        (DataType::Utf8View | DataType::LargeUtf8, DataType::Utf8)
+        | (DataType::BinaryView | DataType::LargeBinary, DataType::Binary) => true,
+        (DataType::Dictionary(_, values), _) => **values == *expected,
+        _ => false,
+    }
+}
+
+/// A column from which values are rendered.
+enum Rendered {
+    Bool(BooleanArray),
+    Int(Int64Array),
+    Uint(UInt64Array),
+    Double(Float64Array, Form),
+    Decimal(Decimal128Array, u8),
+    String { texts: StringArray, ascii: bool },
+    Json(StringArray),
+}
+
+impl Rendered {
+    fn of(column: &ShreddedColumn, rows: &RecordBatch) -> Result<Self, ShredError> {
+        let array = find(rows, &column.name, &column.form.data_type())?;
+        Ok(match column.form {
+            Form::Bool => Self::Bool(array.as_boolean().clone()),
+            Form::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
+            Form::Uint => Self::Uint(array.as_primitive::<UInt64Type>().clone()),
+            Form::Double | Form::DoubleShort => {
+                Self::Double(array.as_primitive::<Float64Type>().clone(), column.form)
+            }
+            Form::Decimal(scale) => {
+                Self::Decimal(array.as_primitive::<Decimal128Type>().clone(), scale)
+            }
+            Form::String | Form::AsciiString => Self::String {
+                texts: array.as_string().clone(),
+                ascii: column.form == Form::AsciiString,
+            },
+            Form::Json => Self::Json(array.as_string().clone()),
+        })
+    }
+
+    fn write(&self, row: usize, out: &mut Vec<u8>) {
+        let array: &dyn Array = match self {
+            Self::Bool(array) => array,
+            Self::Int(array) => array,
+            Self::Uint(array) => array,
+            Self::Double(array, _) => array,
+            Self::Decimal(array, _) => array,
+            Self::String { texts, .. } | Self::Json(texts) => texts,
+        };
+        if array.is_null(row) {
+            out.extend_from_slice(b"null");
+            return;
+        }
+        match self {
+            Self::Bool(array) => {
+                let text: &[u8] = if array.value(row) { b"true" } else { b"false" };
+                out.extend_from_slice(text);
+            }
+            Self::Int(array) => {
+                out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
+            }
+            Self::Uint(array) => {
+                out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
+            }
+            // Writing to memory does not fail.
+            Self::Double(array, form) => drop(form.write_double(array.value(row), out)),
+            Self::Decimal(array, scale) => {
+                drop(form::write_decimal(array.value(row), *scale, out));
+            }
+            Self::String { texts, ascii } => strings::write(texts.value(row), out, *ascii),
+            Self::Json(texts) => out.extend_from_slice(texts.value(row).as_bytes()),
+        }
+    }
+}
