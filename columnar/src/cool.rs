@@ -290,15 +290,12 @@ impl TieredPartition {
         let ColdState {
             manifest: old,
             dropped,
+            undecided,
             generation,
             ..
         } = &mut *state;
-        dropped.extend(
-            old.files
-                .iter()
-                .filter(|file| manifest.same_file(file).is_none())
-                .cloned(),
-        );
+        let gone = old.files.iter().cloned().chain(undecided.drain(..));
+        dropped.extend(gone.filter(|file| manifest.same_file(file).is_none()));
         *old = manifest.keeping(old);
         *generation += 1;
     }
@@ -313,13 +310,14 @@ impl TieredPartition {
         {
             return Ok(());
         }
-        self.prove().await?;
+        self.prove(cold_end()).await?;
         self.release(cold_end()).await
     }
 
     /// Makes sure that the manifest is durable, by a version of its own if it was only read (COL-15). To sync the one that was read
-    /// would prove nothing: perhaps that failed before, which the system reports once.
-    pub(crate) async fn prove(&self) -> Result<(), CoolError> {
+    /// would prove nothing: perhaps that failed before, which the system reports once. Whoever deletes another copy of what is
+    /// behind `relied_on` says so: files there are synced again, as are those of records that are hot as well.
+    pub(crate) async fn prove(&self, relied_on: Offset) -> Result<(), CoolError> {
         let (proven, manifest) = {
             let state = self.state.lock();
             (state.proven, state.manifest.clone())
@@ -331,7 +329,7 @@ impl TieredPartition {
         for file in manifest
             .files
             .iter()
-            .filter(|file| file.end_offset > hot_start)
+            .filter(|file| file.end_offset > hot_start.min(relied_on))
         {
             self.shared.store.sync(&file.path).await?;
         }
@@ -427,7 +425,7 @@ impl Manifest {
     }
 
     /// The file of this manifest that is the same object as `file`.
-    fn same_file(&self, file: &ColdFile) -> Option<&Arc<ColdFile>> {
+    pub(crate) fn same_file(&self, file: &ColdFile) -> Option<&Arc<ColdFile>> {
         let at = self
             .files
             .binary_search_by_key(&file.base_offset, |other| other.base_offset)
@@ -445,7 +443,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| ended_early(&error))
 }
 
-fn ended_early(error: &tokio::task::JoinError) -> CoolError {
+pub(crate) fn ended_early(error: &tokio::task::JoinError) -> CoolError {
     if error.is_panic() {
         tracing::error!(%error, "a thread of the cold tier panicked");
     }

@@ -8,9 +8,9 @@
 //! [`PartitionSnapshot`] (one cut through both, for queries). [`RowBuilder`] is how frames become rows, for cooling and for SQL over
 //! hot segments alike; [`cold_schema`] lists the columns.
 //!
-//! Invariants COL-1 to COL-19 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
+//! Invariants COL-1 to COL-23 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
 //! `replay`, bounded conversion in `writer`, the cache in `cache`, the one cut in `partition`, the order of steps in `cool`, retention
-//! in `expire`, recovery in `recover`, deletion in `delete`.
+//! in `expire`, recovery in `recover`, deletion in `delete`, merging of small files in `merge`.
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -40,6 +40,7 @@ mod cool;
 mod delete;
 mod expire;
 mod maintenance;
+mod merge;
 mod recover;
 mod tiered;
 
@@ -52,6 +53,7 @@ pub use error::{CoolError, DeleteError, HydrateError, ReadError, ShutdownError, 
 pub use file::{ColdChunk, ColdFile};
 pub use maintenance::MaintenanceReport;
 pub use manifest::ManifestError;
+pub use merge::MergeReport;
 pub use partition::{PartitionSnapshot, TierBounds, TieredPartition};
 pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};

@@ -365,18 +365,100 @@ async fn a_store_that_breaks_at_any_operation_loses_nothing_and_is_caught_up_wit
             assert_eq!(records(&replay(&partition, Offset::ZERO).await), before);
             let snapshot = partition.snapshot();
             assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 300);
-            let objects = files_below(&setup.cold_dir());
-            let objects = objects
-                .keys()
-                .filter(|name| name.ends_with(".parquet"))
-                .count();
             assert_eq!(
-                objects,
+                object_count(&setup),
                 snapshot.cold.len(),
                 "orphans are collected when it is opened"
             );
         }
     }
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_at_any_operation_of_a_merge_loses_nothing_and_is_caught_up_with() {
+    for after in [false, true] {
+        for nth in 0.. {
+            let turn = Turn::failing(after);
+            let setup = Setup {
+                merge_bytes: 1 << 20,
+                ..failing_setup(&turn)
+            };
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            for _ in 0..3 {
+                append_numbered(&partition, 40).await;
+                fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+            }
+            let before = replay(&partition, Offset::ZERO).await;
+
+            turn.fail_nth(nth);
+            let report = fixture.tiered.maintain().await;
+            turn.stop_failing();
+            let got_through = report.errors.is_empty();
+            assert_eq!(report.deleted_files == 3, got_through, "{nth} {report:?}");
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            let snapshot = partition.snapshot();
+            assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 120);
+            drop(snapshot);
+
+            fixture.clock.advance_ns(30_000_000_000);
+            let report = fixture.tiered.maintain().await;
+            assert!(report.errors.is_empty(), "{nth} {report:?}");
+            assert_eq!(partition.snapshot().cold.len(), 1, "{nth}");
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            drop((partition, fixture));
+
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            assert_eq!(partition.snapshot().cold.len(), 1);
+            assert_eq!(object_count(&setup), 1, "orphans are collected");
+            if got_through {
+                println!("a merge of three files takes {nth} operations");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_merged_file_that_was_not_committed_is_deleted_once_that_is_known() {
+    let turn = Turn::with(Fault::Full);
+    let setup = Setup {
+        merge_bytes: 1 << 20,
+        ..failing_setup(&turn)
+    };
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    for _ in 0..3 {
+        append_numbered(&partition, 40).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    }
+    // All that a merge puts in one piece is its manifest.
+    turn.fail_nth(0);
+    let report = fixture.tiered.maintain().await;
+    turn.stop_failing();
+    assert!(matches!(&report.errors[..], [(_, _, error)] if error.is_disk_full()));
+    assert_eq!(object_count(&setup), 4, "perhaps it is committed");
+    assert!(fixture.tiered.maintain().await.errors.is_empty());
+    assert_eq!(partition.snapshot().cold.len(), 3, "it rests");
+
+    append_numbered(&partition, 40).await;
+    let cooled = fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    assert_eq!(cooled.rows, 40, "cooling does not rest");
+    fixture.tiered.maintain().await;
+    assert_eq!(object_count(&setup), 4, "it is not, says the next commit");
+    fixture.clock.advance_ns(30_000_000_000);
+    fixture.tiered.maintain().await;
+    assert_eq!(object_count(&setup), 1);
+    assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 160);
+}
+
+fn object_count(setup: &Setup) -> usize {
+    files_below(&setup.cold_dir())
+        .keys()
+        .filter(|name| name.ends_with(".parquet"))
+        .count()
 }
 
 #[tokio::test]

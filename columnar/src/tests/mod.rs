@@ -7,6 +7,7 @@ mod cooling;
 mod crash;
 mod faults;
 mod full_disk;
+mod merging;
 mod one_cut;
 mod reads;
 mod replay;

@@ -1,4 +1,4 @@
-//! P1: while segments seal, cool, hydrate and expire, every snapshot shows every record exactly once.
+//! P1: while segments seal, cool, merge, hydrate and expire, every snapshot shows every record exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -24,8 +24,9 @@ async fn appender(
     }
 }
 
-/// Seals, cools and expires, at random, until it is told to stop.
-async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) {
+/// Seals, cools, merges and expires, at random, until it is told to stop. How many files were merged.
+async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) -> u64 {
+    let mut merged = 0;
     let mut random = Random::new("one_cut changer", seed);
     while !stop.load(Ordering::SeqCst) {
         match random.below(4) {
@@ -37,6 +38,7 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) {
                 fixture.configure(|config| config.retention_bytes = Some(kept));
                 let report = fixture.tiered.maintain().await;
                 assert!(report.errors.is_empty(), "{report:?}");
+                merged += report.merged.files_in;
                 fixture.configure(|config| config.retention_bytes = None);
             }
             2 => {
@@ -44,6 +46,7 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) {
                 fixture.configure(|config| config.hot_bytes = Some(hot));
                 let report = fixture.tiered.maintain().await;
                 assert!(report.errors.is_empty(), "{report:?}");
+                merged += report.merged.files_in;
             }
             _ => {
                 let partition = fixture.partition();
@@ -54,6 +57,7 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) {
         }
         tokio::task::yield_now().await;
     }
+    merged
 }
 
 /// Takes snapshots and counts.
@@ -126,6 +130,7 @@ async fn every_snapshot_and_every_consumer_sees_every_record_once() {
             segment_bytes: 4 << 10,
             row_group_bytes: 1 << 10,
             cache_bytes: 20 << 10,
+            merge_bytes: 64 << 10,
             ..Setup::new()
         };
         let fixture = Arc::new(setup.open().await);
@@ -155,7 +160,7 @@ async fn every_snapshot_and_every_consumer_sees_every_record_once() {
         )
         .await;
         stop.store(true, Ordering::SeqCst);
-        changing.await.unwrap();
+        assert!(changing.await.unwrap() > 0, "seed {seed}");
         for counted in counting {
             assert!(counted.await.unwrap() > 0, "seed {seed}");
         }

@@ -316,6 +316,8 @@ pub(crate) struct Setup {
     pub(crate) segment_bytes: u64,
     pub(crate) row_group_bytes: u64,
     pub(crate) cache_bytes: u64,
+    /// 0, so that a test says when it wants merging.
+    pub(crate) merge_bytes: u64,
     pub(crate) steps: Arc<dyn Steps>,
     pub(crate) store: Option<ColdStore>,
     pub(crate) disk: Arc<dyn Disk>,
@@ -329,6 +331,7 @@ impl Setup {
             segment_bytes: 8 << 10,
             row_group_bytes: 2 << 10,
             cache_bytes: 1 << 20,
+            merge_bytes: 0,
             steps: Arc::new(NoSteps),
             store: None,
             disk: Arc::new(RealDisk::new()),
@@ -356,6 +359,7 @@ impl Setup {
         let config = ColdConfig {
             row_group_bytes: self.row_group_bytes,
             cache_bytes: self.cache_bytes,
+            merge_bytes: self.merge_bytes,
             hot_age: Duration::MAX,
             ..ColdConfig::new(self.folder.path().join("cache"))
         };
