@@ -1,5 +1,6 @@
 //! Tests that need a log, a store and all that is between them.
 
+mod failing;
 pub(crate) mod support;
 
 mod check;

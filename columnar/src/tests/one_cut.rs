@@ -10,23 +10,27 @@ use super::support::{
 };
 use crate::{ReadError, TieredPartition};
 
-/// Appends until `total` offsets are there. What was acknowledged is published.
+/// Appends until `total` offsets are there and files were merged. What was acknowledged is published.
 async fn appender(
     partition: Arc<TieredPartition>,
     seed: u64,
     total: u64,
     acknowledged: Arc<AtomicU64>,
+    merged: Arc<AtomicU64>,
 ) {
     let mut random = Random::new("one_cut appender", seed);
-    while acknowledged.load(Ordering::SeqCst) < total {
+    loop {
+        let end = acknowledged.load(Ordering::SeqCst);
+        if end >= total && (merged.load(Ordering::SeqCst) > 10 || end >= 20 * total) {
+            break;
+        }
         append(&partition, &random_frames(&mut random, 8, true)).await;
         acknowledged.fetch_max(partition.bounds().high_watermark.0, Ordering::SeqCst);
     }
 }
 
-/// Seals, cools, merges and expires, at random, until it is told to stop. How many files were merged.
-async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) -> u64 {
-    let mut merged = 0;
+/// Seals, cools, merges and expires, at random, until it is told to stop. How many files were merged is published.
+async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>, merged: Arc<AtomicU64>) {
     let mut random = Random::new("one_cut changer", seed);
     while !stop.load(Ordering::SeqCst) {
         match random.below(4) {
@@ -38,7 +42,7 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) -> u64
                 fixture.configure(|config| config.retention_bytes = Some(kept));
                 let report = fixture.tiered.maintain().await;
                 assert!(report.errors.is_empty(), "{report:?}");
-                merged += report.merged.files_in;
+                merged.fetch_add(report.merged.files_in, Ordering::SeqCst);
                 fixture.configure(|config| config.retention_bytes = None);
             }
             2 => {
@@ -46,7 +50,7 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) -> u64
                 fixture.configure(|config| config.hot_bytes = Some(hot));
                 let report = fixture.tiered.maintain().await;
                 assert!(report.errors.is_empty(), "{report:?}");
-                merged += report.merged.files_in;
+                merged.fetch_add(report.merged.files_in, Ordering::SeqCst);
             }
             _ => {
                 let partition = fixture.partition();
@@ -57,7 +61,6 @@ async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) -> u64
         }
         tokio::task::yield_now().await;
     }
-    merged
 }
 
 /// Takes snapshots and counts.
@@ -140,7 +143,13 @@ async fn every_snapshot_and_every_consumer_sees_every_record_once() {
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicBool::new(false)),
         );
-        let changing = tokio::spawn(changer(Arc::clone(&fixture), seed, Arc::clone(&stop)));
+        let merged = Arc::new(AtomicU64::new(0));
+        let changing = tokio::spawn(changer(
+            Arc::clone(&fixture),
+            seed,
+            Arc::clone(&stop),
+            Arc::clone(&merged),
+        ));
         let counting: Vec<_> = (0..2)
             .map(|_| {
                 tokio::spawn(counter(
@@ -157,10 +166,12 @@ async fn every_snapshot_and_every_consumer_sees_every_record_once() {
             seed,
             2500,
             Arc::clone(&acknowledged),
+            Arc::clone(&merged),
         )
         .await;
         stop.store(true, Ordering::SeqCst);
-        assert!(changing.await.unwrap() > 0, "seed {seed}");
+        changing.await.unwrap();
+        assert!(merged.load(Ordering::SeqCst) > 10, "seed {seed}");
         for counted in counting {
             assert!(counted.await.unwrap() > 0, "seed {seed}");
         }
