@@ -16,7 +16,8 @@
 //! after it leaves inputs that none names: the next start deletes either (COL-18).
 //!
 //! - **COL-20**: a merged file has the rows of its inputs, every column, in their order, and row groups that are whole row groups of
-//!   theirs behind each other: frames stay whole, and the same frames are rebuilt from it (COL-6).
+//!   theirs behind each other: frames stay whole, and the same frames are rebuilt from it (COL-6). Damage is not copied: an input that is not what was
+//!   written is left as it is.
 //! - **COL-21**: inputs are replaced only while the truth names all of them, side by side. They are deleted only after a durable
 //!   manifest names a durable, proved object with their records.
 //! - **COL-22**: at rest, files below half the target are few. Between larger ones no two neighbours are left that fit into one; behind
@@ -182,12 +183,13 @@ impl TieredPartition {
             config.retention_age,
         );
         let state = self.state.lock();
-        state.check_writable(&self.key)?;
         let files = &state.manifest.files;
-        let due = plan::due(files, &limits, |file| {
-            state.unmergeable.contains(&file.path)
-        });
-        Ok(due.map(|due| files[due].to_vec()))
+        let is_apart = |file: &ColdFile| state.unmergeable.contains(&file.path);
+        let Some(due) = plan::due(files, &limits, is_apart) else {
+            return Ok(None);
+        };
+        state.check_writable(&self.key)?;
+        Ok(Some(files[due].to_vec()))
     }
 
     /// An input that is damaged is left alone from now on: it is the only copy of what can still be read of it.

@@ -20,6 +20,9 @@ use crate::writer::MAX_ROW_GROUPS;
 /// A merged file is at most this part of what retention keeps (COL-23).
 const RETENTION_PARTS: u64 = 16;
 
+/// So many files are merged at a time: each takes a few requests to the store, and a merge that is interrupted begins anew.
+const MAX_FILES: usize = 1024;
+
 /// What a merged file may have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Limits {
@@ -120,7 +123,10 @@ impl Window {
                 window.is_closed = true;
                 break;
             }
-            if next.file_bytes > limits.file_bytes || next.chunks > MAX_ROW_GROUPS {
+            let fits = next.file_bytes <= limits.file_bytes
+                && next.chunks <= MAX_ROW_GROUPS
+                && next.end - start <= MAX_FILES;
+            if !fits {
                 break;
             }
             window = next;

@@ -7,8 +7,10 @@ use std::time::Duration;
 use arrow::compute::concat_batches;
 use arrow::record_batch::RecordBatch;
 use basalt_proto::Offset;
+use bytes::Bytes;
 use object_store::memory::InMemory;
 use parking_lot::Mutex;
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use tokio::sync::watch;
 
 use super::support::{
@@ -18,7 +20,8 @@ use super::support::{
 use crate::check::check_cold;
 use crate::schema::cold_schema;
 use crate::{
-    ColdStore, MaintenanceReport, MergeReport, NoSteps, PartitionSnapshot, Step, Steps, Stopped,
+    ColdStore, CoolError, MaintenanceReport, MergeReport, NoSteps, PartitionSnapshot, Step, Steps,
+    Stopped,
 };
 
 /// As large as a test needs it.
@@ -294,14 +297,18 @@ async fn a_topic_that_is_deleted_while_it_is_merged_leaves_nothing() {
         let (setup, fixture, mut keeper) = gated(at).await;
         let maintained = keeper.maintain_to_gate(&fixture).await;
         let (tiered, partition) = (Arc::clone(&fixture.tiered), fixture.partition());
-        let deleted = tokio::spawn(async move { tiered.delete_topic(&topic("t")).await });
+        let mut deleted = tokio::spawn(async move { tiered.delete_topic(&topic("t")).await });
         while !partition.deleting.load(Ordering::SeqCst) {
             tokio::task::yield_now().await;
         }
+        let early = tokio::time::timeout(Duration::from_secs(1), &mut deleted).await;
+        assert!(early.is_err(), "what is written now would be left behind");
         keeper.open();
         deleted.await.unwrap().unwrap();
         let report = maintained.await.unwrap();
         assert!(report.errors.is_empty(), "{report:?}");
+        let files_out = u32::from(at == Step::ObjectVerified);
+        assert_eq!(report.merged.files_out, files_out, "copying stops: {at:?}");
         drop(partition);
         fixture.tiered.maintain().await;
         let left = files_below(&setup.cold_dir());
@@ -363,6 +370,23 @@ async fn maintenance_merges_by_itself() {
     fixture.tiered.shutdown().await.unwrap();
 }
 
+/// The bytes of a Parquet file with a bit flipped so that its rows can be read, but are others.
+fn unnoticed_flip(sound: &[u8]) -> Vec<u8> {
+    let read = |bytes: &[u8]| -> Option<Vec<RecordBatch>> {
+        let reader =
+            ParquetRecordBatchReaderBuilder::try_new(Bytes::copy_from_slice(bytes)).ok()?;
+        reader.build().ok()?.collect::<Result<_, _>>().ok()
+    };
+    let rows = read(sound).unwrap();
+    let flipped = (4..sound.len()).map(|at| {
+        let mut bytes = sound.to_vec();
+        bytes[at] ^= 1;
+        bytes
+    });
+    let mut unnoticed = flipped.filter(|bytes| read(bytes).is_some_and(|found| found != rows));
+    unnoticed.next().unwrap()
+}
+
 #[tokio::test]
 async fn a_damaged_file_is_reported_once_and_neither_copied_nor_in_the_way() {
     let setup = merging();
@@ -373,15 +397,14 @@ async fn a_damaged_file_is_reported_once_and_neither_copied_nor_in_the_way() {
     cool_one_by_one(&fixture, &mut random, 9, true).await;
     let victim = Arc::clone(&partition.snapshot().cold[4]);
     let path = setup.cold_dir().join(victim.path.as_ref());
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[60] ^= 1;
+    let bytes = unnoticed_flip(&std::fs::read(&path).unwrap());
     std::fs::write(&path, &bytes).unwrap();
 
     let report = fixture.tiered.maintain().await;
     let [(_, _, error)] = &report.errors[..] else {
         panic!("{report:?}");
     };
-    assert_eq!(error.damaged_object(), Some(victim.path.as_ref()));
+    assert!(matches!(error, CoolError::Verify { path, .. } if path == victim.path.as_ref()));
     assert_eq!(report.merged, MergeReport::default());
     append_numbered(&partition, 10).await;
     let cooled = fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
