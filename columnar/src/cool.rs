@@ -58,14 +58,21 @@ pub(crate) enum CoolWhat {
 impl TieredPartition {
     /// Cools sealed segments, oldest first, until the first that need not be.
     pub(crate) async fn cool(&self, what: CoolWhat) -> Result<CoolReport, CoolError> {
-        let _work = self.work.lock().await;
+        let work = self.work.lock().await;
         self.state.lock().check_open()?;
-        let mut report = CoolReport::default();
         self.unless_full(self.release_cold().await)?;
-        while let Some(segment) = self.next_to_cool(what) {
+        drop(work);
+        let mut report = CoolReport::default();
+        loop {
+            // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
+            let _work = self.work.lock().await;
+            self.state.lock().check_open()?;
+            let Some(segment) = self.next_to_cool(what) else {
+                return Ok(report);
+            };
             report.add(self.cool_segment(segment).await?);
+            self.shared.wake_merging.notify_one();
         }
-        Ok(report)
     }
 
     fn next_to_cool(&self, what: CoolWhat) -> Option<Arc<SegmentView>> {

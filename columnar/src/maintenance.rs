@@ -29,7 +29,8 @@ pub struct MaintenanceReport {
     pub delete_errors: Vec<DeleteError>,
 }
 
-/// Runs until it is aborted. Merging has a loop of its own, in the same task: what is to be cooled never waits for it.
+/// Runs until it is aborted. Merging has a loop of its own, in the same task: what is to be cooled never waits for it, nor does it
+/// wait for cooling to have caught up, which under load it may not.
 pub(crate) async fn run(tier: Arc<Tier>) {
     tokio::select! {
         () = run_passes(&tier) => {}

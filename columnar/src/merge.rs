@@ -11,7 +11,8 @@
 //! 4. *Swap*: one manifest names the new file in place of its inputs. That is the only step that anybody sees: whoever took a
 //!    snapshot before reads the old files, which are deleted when nobody holds them, like those that retention drops (COL-17).
 //!
-//! Only the swap holds `work`, so cooling, retention and `topic cool` never wait for a copy; one file is merged at a time in a
+//! Only the swap holds `work`, so cooling, retention and `topic cool` never wait for a copy, and cooling gives way to it after each
+//! segment, so that files stay few however fast segments come. One file is merged at a time in a
 //! tiered log, so that cooling always finds a place beside it. A crash before the swap leaves an object that no manifest names, one
 //! after it leaves inputs that none names: the next start deletes either (COL-18).
 //!
