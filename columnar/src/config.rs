@@ -29,6 +29,10 @@ pub struct ColdConfig {
     /// Whether the object that was written is read back as a whole, and every row group rebuilt from it and compared with the
     /// segment's frames by checksum, before the segment may go. Default on: it costs about a third of the time of cooling.
     pub verify_replay: bool,
+    /// Bytes of file up to which neighbouring cold files of a partition are merged into one; 0 switches merging off. Default
+    /// 128 MiB; at most 16 GiB. Files of half of it are left alone. Larger: fewer files, more bytes written again for them, and
+    /// retention lets go in larger steps where a topic has none at the time of merging.
+    pub merge_bytes: u64,
     /// How often maintenance looks at the hot window and at retention when no segment was sealed. Default 30 s; at
     /// least 100 ms.
     pub maintenance_interval: Duration,
@@ -63,6 +67,7 @@ impl ColdConfig {
             zstd_level: 3,
             shred_json: false,
             verify_replay: true,
+            merge_bytes: 128 << 20,
             maintenance_interval: Duration::from_secs(30),
         }
     }
@@ -88,6 +93,13 @@ impl ColdConfig {
         }
         if !(1..=22).contains(&self.zstd_level) {
             return refuse("zstd_level", self.zstd_level.to_string(), "1 to 22");
+        }
+        if self.merge_bytes > 16 << 30 {
+            return refuse(
+                "merge_bytes",
+                self.merge_bytes.to_string(),
+                "0 (off) to 17179869184 (16 GiB)",
+            );
         }
         if self.maintenance_interval < Duration::from_millis(100) {
             return refuse(
@@ -125,6 +137,13 @@ mod tests {
                     ..good.clone()
                 },
                 "zstd_level",
+            ),
+            (
+                ColdConfig {
+                    merge_bytes: u64::MAX,
+                    ..good.clone()
+                },
+                "merge_bytes",
             ),
             (
                 ColdConfig {

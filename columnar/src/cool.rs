@@ -58,14 +58,21 @@ pub(crate) enum CoolWhat {
 impl TieredPartition {
     /// Cools sealed segments, oldest first, until the first that need not be.
     pub(crate) async fn cool(&self, what: CoolWhat) -> Result<CoolReport, CoolError> {
-        let _work = self.work.lock().await;
+        let work = self.work.lock().await;
         self.state.lock().check_open()?;
-        let mut report = CoolReport::default();
         self.unless_full(self.release_cold().await)?;
-        while let Some(segment) = self.next_to_cool(what) {
+        drop(work);
+        let mut report = CoolReport::default();
+        loop {
+            // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
+            let _work = self.work.lock().await;
+            self.state.lock().check_open()?;
+            let Some(segment) = self.next_to_cool(what) else {
+                return Ok(report);
+            };
             report.add(self.cool_segment(segment).await?);
+            self.shared.wake_merging.notify_one();
         }
-        Ok(report)
     }
 
     fn next_to_cool(&self, what: CoolWhat) -> Option<Arc<SegmentView>> {
@@ -293,15 +300,12 @@ impl TieredPartition {
         let ColdState {
             manifest: old,
             dropped,
+            undecided,
             generation,
             ..
         } = &mut *state;
-        dropped.extend(
-            old.files
-                .iter()
-                .filter(|file| manifest.same_file(file).is_none())
-                .cloned(),
-        );
+        let gone = old.files.iter().cloned().chain(undecided.drain(..));
+        dropped.extend(gone.filter(|file| manifest.same_file(file).is_none()));
         *old = manifest.keeping(old);
         *generation += 1;
     }
@@ -316,13 +320,14 @@ impl TieredPartition {
         {
             return Ok(());
         }
-        self.prove().await?;
+        self.prove(cold_end()).await?;
         self.release(cold_end()).await
     }
 
     /// Makes sure that the manifest is durable, by a version of its own if it was only read (COL-15). To sync the one that was read
-    /// would prove nothing: perhaps that failed before, which the system reports once.
-    pub(crate) async fn prove(&self) -> Result<(), CoolError> {
+    /// would prove nothing: perhaps that failed before, which the system reports once. Whoever deletes another copy of what is
+    /// behind `relied_on` says so: files there are synced again, as are those of records that are hot as well.
+    pub(crate) async fn prove(&self, relied_on: Offset) -> Result<(), CoolError> {
         let (proven, manifest) = {
             let state = self.state.lock();
             (state.proven, state.manifest.clone())
@@ -334,7 +339,7 @@ impl TieredPartition {
         for file in manifest
             .files
             .iter()
-            .filter(|file| file.end_offset > hot_start)
+            .filter(|file| file.end_offset > hot_start.min(relied_on))
         {
             self.shared.store.sync(&file.path).await?;
         }
@@ -430,7 +435,7 @@ impl Manifest {
     }
 
     /// The file of this manifest that is the same object as `file`.
-    fn same_file(&self, file: &ColdFile) -> Option<&Arc<ColdFile>> {
+    pub(crate) fn same_file(&self, file: &ColdFile) -> Option<&Arc<ColdFile>> {
         let at = self
             .files
             .binary_search_by_key(&file.base_offset, |other| other.base_offset)
@@ -448,7 +453,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| ended_early(&error))
 }
 
-fn ended_early(error: &tokio::task::JoinError) -> CoolError {
+pub(crate) fn ended_early(error: &tokio::task::JoinError) -> CoolError {
     if error.is_panic() {
         tracing::error!(%error, "a thread of the cold tier panicked");
     }

@@ -7,6 +7,7 @@
 //!   that a deletion that failed or was interrupted is as if nobody had tried: the tombstone is withdrawn, the topic goes on.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use basalt_log::{Log, TopicError, TopicId};
 use basalt_proto::TopicName;
@@ -51,11 +52,13 @@ pub(crate) async fn delete_topic(
     partitions: &[Arc<TieredPartition>],
 ) -> Result<DeletedTopic, DeleteError> {
     let prefix = paths::topic_prefix(name, topic_id);
+    let _stopping = StopMerging::new(partitions);
     let mut work = Vec::new();
     for partition in partitions {
-        // Waits for what is being cooled: nothing new is written behind the tombstone. Held until it is decided, so that nobody
-        // sees a partition that is closed and then open again.
-        work.push(partition.work.lock().await);
+        // Waits for what is being merged and cooled: nothing new is written behind the tombstone. Held until it is decided, so
+        // that nobody sees a partition that is closed and then open again.
+        let merging = partition.merging.lock().await;
+        work.push((merging, partition.work.lock().await));
     }
     if !knows(&shared.log, name, topic_id) {
         // Somebody else was quicker. A later topic of the name is not meant.
@@ -96,6 +99,26 @@ pub(crate) async fn delete_topic(
         files.append(&mut state.manifest.files);
     }
     Ok(DeletedTopic { prefix, files })
+}
+
+/// Asks what is being merged to stop, while it lives.
+struct StopMerging<'a>(&'a [Arc<TieredPartition>]);
+
+impl<'a> StopMerging<'a> {
+    fn new(partitions: &'a [Arc<TieredPartition>]) -> Self {
+        for partition in partitions {
+            partition.deleting.store(true, Ordering::Relaxed);
+        }
+        Self(partitions)
+    }
+}
+
+impl Drop for StopMerging<'_> {
+    fn drop(&mut self) {
+        for partition in self.0 {
+            partition.deleting.store(false, Ordering::Relaxed);
+        }
+    }
 }
 
 /// Whether the log has the very topic, not just one of the name.

@@ -206,7 +206,7 @@ impl ReadError {
     }
 }
 
-/// A segment could not be cooled, or retention not be carried out. Nothing is lost: what was hot stays hot until a later try
+/// A segment could not be cooled, cold files not be merged, or retention not be carried out. Nothing is lost: what was hot stays hot until a later try
 /// succeeds.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -278,6 +278,9 @@ pub enum CoolError {
     /// What was written cannot be replayed.
     #[error("the object that was just written cannot be replayed")]
     Replay(#[source] HydrateError),
+    /// A cold file that was to be merged cannot be read. It stays as it is.
+    #[error("a cold file cannot be merged")]
+    Merge(#[source] HydrateError),
     /// The manifest could not be committed.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -308,6 +311,7 @@ impl CoolError {
             Self::UnknownTopic { .. } => ErrorKind::UnknownTopic,
             Self::Seal(source) => source.kind(),
             Self::Damaged { .. } | Self::Rows { .. } => ErrorKind::Corrupt,
+            Self::Merge(source) => source.kind(),
             Self::Closed => ErrorKind::ShuttingDown,
             Self::Stopped(_) => ErrorKind::Internal,
             Self::Parquet { .. }
@@ -323,6 +327,19 @@ impl CoolError {
 }
 
 impl CoolError {
+    /// The object whose bytes are not what was once written, if that is it.
+    pub(crate) fn damaged_object(&self) -> Option<&str> {
+        match self {
+            Self::Verify { path, .. } => Some(path),
+            Self::Merge(
+                source @ (HydrateError::Parquet { path, .. }
+                | HydrateError::Rows { path, .. }
+                | HydrateError::Damaged { path, .. }),
+            ) if source.kind() == ErrorKind::Corrupt => Some(path),
+            _ => None,
+        }
+    }
+
     /// Whether it is the disk that is full: what was not done then is done once there is room.
     pub(crate) fn is_disk_full(&self) -> bool {
         match self {

@@ -3,10 +3,12 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
 use crc_fast::{CrcAlgorithm, Digest};
 use futures::StreamExt;
 use object_store::{ObjectStore, ObjectStoreExt};
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
+use parquet::arrow::async_reader::ParquetRecordBatchStream;
 use parquet::arrow::{ParquetRecordBatchStreamBuilder, ProjectionMask};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::RowGroupMetaData;
@@ -15,7 +17,7 @@ use parquet::file::statistics::Statistics;
 use crate::error::{CoolError, HydrateError};
 use crate::file::{ColdChunk, ColdFile};
 use crate::object_reader::ObjectReader;
-use crate::replay::{ALL_COLUMNS, FrameRebuilder, RECORD_COLUMNS};
+use crate::replay::{ALL_COLUMNS, FrameRebuilder, RECORD_COLUMNS, ReplayError};
 use crate::schema::column;
 use crate::shred::{ShredError, Shredding};
 use crate::store::StoreError;
@@ -35,78 +37,234 @@ pub(crate) async fn read_chunk(
     file: &ColdFile,
     chunk: &ColdChunk,
     out: &mut (dyn Write + Send),
-) -> Result<u64, HydrateError> {
-    let row_group = chunk.row_group;
-    let path = || file.path.to_string();
-    let parquet = |source| HydrateError::Parquet {
-        path: path(),
-        row_group,
-        source,
-    };
-    let bad_rows = |source| HydrateError::Rows {
-        path: path(),
-        row_group,
-        source,
-    };
-    let mut reader = reader(object_store, file, file.file_bytes);
-    let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
-        .await
-        .map_err(parquet)?;
-    let (index, piece_rows) = check_row_group(&metadata, file, chunk)?;
-    let shredding = shredding(&metadata, file).map_err(|error| bad_rows(error.into()))?;
-    let columns: &[usize] = if chunk.has_batches() {
-        &ALL_COLUMNS
+) -> Result<Rebuilt, HydrateError> {
+    let columns = if chunk.has_batches() {
+        ProjectedColumns::Some(&ALL_COLUMNS)
     } else {
-        &RECORD_COLUMNS
+        ProjectedColumns::Some(&RECORD_COLUMNS)
     };
-    let of_payloads = shredding.iter().flat_map(Shredding::payload_columns);
-    let mask = ProjectionMask::roots(
-        metadata.parquet_schema(),
-        columns.iter().copied().chain(of_payloads),
-    );
-    let mut rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
-        .with_row_groups(vec![index])
-        .with_projection(mask)
-        .with_batch_size(piece_rows)
-        .build()
-        .map_err(parquet)?;
-
-    let mut rebuilder = FrameRebuilder::default();
-    let mut frames = Vec::new();
-    let mut frame_bytes = 0_u64;
-    let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
-    while let Some(piece) = rows.next().await {
-        let mut piece = piece.map_err(parquet)?;
-        if let Some(shredding) = &shredding {
-            piece = shredding
-                .restore(&piece)
-                .map_err(|error| bad_rows(error.into()))?;
-        }
-        frames.clear();
-        rebuilder.push(&piece, &mut frames).map_err(bad_rows)?;
-        crc.update(&frames);
-        frame_bytes += frames.len() as u64;
-        out.write_all(&frames)
+    let mut reader = ChunkReader::open(object_store, file, chunk, columns).await?;
+    while reader.next().await?.is_some() {
+        out.write_all(reader.frames())
             .map_err(|source| HydrateError::Cache {
-                path: path().into(),
+                path: file.path.to_string().into(),
                 source,
             })?;
     }
-    rebuilder.finish().map_err(bad_rows)?;
-    if let Some(expected) = chunk.frames_crc32c {
-        let found = crc32_value(&crc);
-        if found != expected || frame_bytes != chunk.frame_bytes {
-            let show = |crc: u32, bytes: u64| format!("{crc:08x} over {bytes} bytes");
-            return Err(HydrateError::Damaged {
-                path: path(),
-                row_group,
-                what: "checksum of frames",
-                found: show(found, frame_bytes),
-                expected: show(expected, chunk.frame_bytes),
-            });
-        }
+    reader.finish()
+}
+
+/// Which columns to decode.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum ProjectedColumns {
+    /// Every one.
+    All,
+    /// Those at these positions of [`cold_schema`], enough to rebuild frames.
+    Some(&'static [usize]),
+}
+
+/// What frames a row group's rows are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rebuilt {
+    pub(crate) frame_bytes: u64,
+    pub(crate) frames_crc32c: u32,
+}
+
+/// A row group's rows in pieces, each with the frames that end in it.
+pub(crate) struct ChunkReader<'a> {
+    file: &'a ColdFile,
+    chunk: &'a ColdChunk,
+    shredding: Option<Shredding>,
+    rows: ParquetRecordBatchStream<ObjectReader>,
+    value_bytes: u64,
+    rebuilder: FrameRebuilder,
+    frames: Vec<u8>,
+    frame_bytes: u64,
+    crc: Digest,
+}
+
+impl<'a> ChunkReader<'a> {
+    /// Reads the footer and compares the row group's number of rows and the schema with the manifest.
+    ///
+    /// # Errors
+    /// [`HydrateError::Parquet`] and [`HydrateError::Damaged`].
+    pub(crate) async fn open(
+        object_store: &Arc<dyn ObjectStore>,
+        file: &'a ColdFile,
+        chunk: &'a ColdChunk,
+        columns: ProjectedColumns,
+    ) -> Result<Self, HydrateError> {
+        let parquet = unreadable(file, chunk);
+        let mut reader = reader(object_store, file, file.file_bytes);
+        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
+            .await
+            .map_err(&parquet)?;
+        let (index, piece_rows) = check_row_group(&metadata, file, chunk)?;
+        let shredding =
+            shredding(&metadata, file).map_err(|error| unplayable(file, chunk)(error.into()))?;
+        let group = metadata.metadata().row_group(index);
+        let value_bytes = u64::try_from(group.total_byte_size()).unwrap_or_default();
+        let mask = match columns {
+            ProjectedColumns::All => ProjectionMask::all(),
+            ProjectedColumns::Some(columns) => {
+                let of_payloads = shredding.iter().flat_map(Shredding::payload_columns);
+                ProjectionMask::roots(
+                    metadata.parquet_schema(),
+                    columns.iter().copied().chain(of_payloads),
+                )
+            }
+        };
+        let rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
+            .with_row_groups(vec![index])
+            .with_projection(mask)
+            .with_batch_size(piece_rows)
+            .build()
+            .map_err(&parquet)?;
+        Ok(Self {
+            file,
+            chunk,
+            shredding,
+            rows,
+            value_bytes,
+            rebuilder: FrameRebuilder::default(),
+            frames: Vec::new(),
+            frame_bytes: 0,
+            crc: Digest::new(CrcAlgorithm::Crc32Iscsi),
+        })
     }
-    Ok(frame_bytes)
+
+    /// Bytes of the row group's columns before compression.
+    pub(crate) const fn value_bytes(&self) -> u64 {
+        self.value_bytes
+    }
+
+    /// The next rows.
+    ///
+    /// # Errors
+    /// [`HydrateError::Parquet`] and [`HydrateError::Rows`].
+    pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>, HydrateError> {
+        let Some(piece) = self.rows.next().await else {
+            return Ok(None);
+        };
+        let mut piece = piece.map_err(unreadable(self.file, self.chunk))?;
+        if let Some(shredding) = &self.shredding {
+            piece = shredding
+                .restore(&piece)
+                .map_err(|error| unplayable(self.file, self.chunk)(error.into()))?;
+        }
+        self.frames.clear();
+        self.rebuilder
+            .push(&piece, &mut self.frames)
+            .map_err(unplayable(self.file, self.chunk))?;
+        self.crc.update(&self.frames);
+        self.frame_bytes += self.frames.len() as u64;
+        Ok(Some(piece))
+    }
+
+    /// The frames that end in the rows that came last.
+    pub(crate) fn frames(&self) -> &[u8] {
+        &self.frames
+    }
+
+    /// What all frames were, once all rows came.
+    ///
+    /// # Errors
+    /// [`HydrateError::Rows`] when the last frame is not whole, [`HydrateError::Damaged`] when the frames are not those that
+    /// were appended.
+    pub(crate) fn finish(self) -> Result<Rebuilt, HydrateError> {
+        let (file, chunk) = (self.file, self.chunk);
+        self.rebuilder.finish().map_err(unplayable(file, chunk))?;
+        let rebuilt = Rebuilt {
+            frame_bytes: self.frame_bytes,
+            frames_crc32c: crc32_value(&self.crc),
+        };
+        if let Some(frames_crc32c) = chunk.frames_crc32c {
+            let appended = Rebuilt {
+                frame_bytes: chunk.frame_bytes,
+                frames_crc32c,
+            };
+            check_frames(file, chunk, rebuilt, appended)?;
+        }
+        Ok(rebuilt)
+    }
+}
+
+/// Compares what a row group was rebuilt to with what it should be.
+///
+/// # Errors
+/// [`HydrateError::Damaged`].
+pub(crate) fn check_frames(
+    file: &ColdFile,
+    chunk: &ColdChunk,
+    found: Rebuilt,
+    expected: Rebuilt,
+) -> Result<(), HydrateError> {
+    if found == expected {
+        return Ok(());
+    }
+    let show = |frames: Rebuilt| {
+        format!(
+            "{:08x} over {} bytes",
+            frames.frames_crc32c, frames.frame_bytes
+        )
+    };
+    let what = "checksum of frames";
+    Err(damaged(file, chunk, what, show(found), show(expected)))
+}
+
+fn unreadable(file: &ColdFile, chunk: &ColdChunk) -> impl Fn(ParquetError) -> HydrateError {
+    let (path, row_group) = (file.path.to_string(), chunk.row_group);
+    move |source| HydrateError::Parquet {
+        path: path.clone(),
+        row_group,
+        source,
+    }
+}
+
+fn unplayable(file: &ColdFile, chunk: &ColdChunk) -> impl Fn(ReplayError) -> HydrateError {
+    let (path, row_group) = (file.path.to_string(), chunk.row_group);
+    move |source| HydrateError::Rows {
+        path: path.clone(),
+        row_group,
+        source,
+    }
+}
+
+fn damaged(
+    file: &ColdFile,
+    chunk: &ColdChunk,
+    what: &'static str,
+    found: String,
+    expected: String,
+) -> HydrateError {
+    HydrateError::Damaged {
+        path: file.path.to_string(),
+        row_group: chunk.row_group,
+        what,
+        found,
+        expected,
+    }
+}
+
+/// Whether a file has a bloom filter of its keys, which says that there are any.
+///
+/// # Errors
+/// [`CoolError::ReadBack`].
+pub(crate) async fn has_keys(
+    object_store: &Arc<dyn ObjectStore>,
+    file: &ColdFile,
+) -> Result<bool, CoolError> {
+    let mut reader = reader(object_store, file, file.file_bytes);
+    let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
+        .await
+        .map_err(|source| CoolError::ReadBack {
+            path: file.path.to_string(),
+            source,
+        })?;
+    let groups = metadata.metadata().row_groups().iter();
+    Ok(groups
+        .filter_map(|group| group.columns().get(column::KEY))
+        .any(|keys| keys.bloom_filter_offset().is_some()))
 }
 
 /// Compares a row group with the manifest: its index, and how many rows to decode at a time.
@@ -115,15 +273,8 @@ fn check_row_group(
     file: &ColdFile,
     chunk: &ColdChunk,
 ) -> Result<(usize, usize), HydrateError> {
-    let damaged = |what, found: String, expected: String| {
-        Err(HydrateError::Damaged {
-            path: file.path.to_string(),
-            row_group: chunk.row_group,
-            what,
-            found,
-            expected,
-        })
-    };
+    let damaged =
+        |what, found: String, expected: String| Err(damaged(file, chunk, what, found, expected));
     let groups = metadata.metadata().row_groups();
     let index = usize::try_from(chunk.row_group).unwrap_or(usize::MAX);
     let Some(group) = groups.get(index) else {

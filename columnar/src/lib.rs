@@ -10,8 +10,7 @@
 //!
 //! Invariants COL-1 to COL-25 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
 //! `replay`, bounded conversion in `writer`, the cache in `cache`, the one cut in `partition`, the order of steps in `cool`, retention
-//! in `expire`, recovery in `recover`, deletion in `delete`, shredded payloads in
-//! [`shred`].
+//! in `expire`, recovery in `recover`, deletion in `delete`, merging of small files in `merge`, shredded payloads in [`shred`].
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -43,6 +42,7 @@ mod cool;
 mod delete;
 mod expire;
 mod maintenance;
+mod merge;
 mod recover;
 mod tiered;
 
@@ -55,6 +55,7 @@ pub use error::{CoolError, DeleteError, HydrateError, ReadError, ShutdownError, 
 pub use file::{ColdChunk, ColdFile};
 pub use maintenance::MaintenanceReport;
 pub use manifest::ManifestError;
+pub use merge::MergeReport;
 pub use partition::{PartitionSnapshot, TierBounds, TieredPartition};
 pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};

@@ -7,6 +7,7 @@ use futures::StreamExt;
 
 use crate::cool::{CoolReport, CoolWhat};
 use crate::error::{Chain, CoolError, DeleteError};
+use crate::merge::MergeReport;
 use crate::partition::TieredPartition;
 use crate::shared::COOLINGS;
 use crate::tiered::Tier;
@@ -16,6 +17,8 @@ use crate::tiered::Tier;
 pub struct MaintenanceReport {
     /// What was cooled.
     pub cooled: CoolReport,
+    /// What was merged.
+    pub merged: MergeReport,
     /// Partitions whose start moved.
     pub expired_partitions: u32,
     /// Cold files that were deleted.
@@ -26,18 +29,21 @@ pub struct MaintenanceReport {
     pub delete_errors: Vec<DeleteError>,
 }
 
-/// Runs until it is aborted.
+/// Runs until it is aborted. Merging has a loop of its own, in the same task: what is to be cooled never waits for it, nor does it
+/// wait for cooling to have caught up, which under load it may not.
 pub(crate) async fn run(tier: Arc<Tier>) {
+    tokio::select! {
+        () = run_passes(&tier) => {}
+        () = run_merges(&tier) => {}
+    }
+}
+
+async fn run_passes(tier: &Tier) {
     let mut seals = tier.shared.log.seals();
     loop {
         seals.mark_unchanged();
-        let report = tier.maintain().await;
-        for (topic, partition, error) in &report.errors {
-            tracing::warn!(%topic, %partition, error = %Chain(error), "maintenance failed");
-        }
-        for error in &report.delete_errors {
-            tracing::warn!(error = %Chain(error), "a deleted topic's objects are still there");
-        }
+        tier.pass().await.log_errors();
+        tier.shared.wake_merging.notify_one();
         tokio::select! {
             sealed = seals.changed() => {
                 if sealed.is_err() {
@@ -51,21 +57,71 @@ pub(crate) async fn run(tier: Arc<Tier>) {
     }
 }
 
+async fn run_merges(tier: &Tier) {
+    loop {
+        tier.shared.wake_merging.notified().await;
+        tier.merge().await.log_errors();
+    }
+}
+
+impl MaintenanceReport {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.cooled.add(other.cooled);
+        self.merged.add(other.merged);
+        self.expired_partitions += other.expired_partitions;
+        self.deleted_files += other.deleted_files;
+        self.errors.extend(other.errors);
+        self.delete_errors.extend(other.delete_errors);
+    }
+
+    fn log_errors(&self) {
+        for (topic, partition, error) in &self.errors {
+            tracing::warn!(%topic, %partition, error = %Chain(error), "maintenance failed");
+        }
+        for error in &self.delete_errors {
+            tracing::warn!(error = %Chain(error), "a deleted topic's objects are still there");
+        }
+    }
+}
+
 impl Tier {
-    /// One pass over all partitions, some at a time.
+    /// One pass over all partitions, some at a time, and then whatever is to be merged.
     pub(crate) async fn maintain(&self) -> MaintenanceReport {
+        let mut report = self.pass().await;
+        report.add(self.merge().await);
+        report
+    }
+
+    async fn pass(&self) -> MaintenanceReport {
         let partitions = futures::stream::iter(self.all_partitions());
         let mut reports = partitions
             .map(maintain_partition)
             .buffer_unordered(COOLINGS);
         let mut report = MaintenanceReport::default();
         while let Some(one) = reports.next().await {
-            report.cooled.add(one.cooled);
-            report.expired_partitions += one.expired_partitions;
-            report.deleted_files += one.deleted_files;
-            report.errors.extend(one.errors);
+            report.add(one);
         }
         self.delete_topics(&mut report).await;
+        report
+    }
+
+    /// Merges what is to be merged, one file after the other.
+    async fn merge(&self) -> MaintenanceReport {
+        let mut report = MaintenanceReport::default();
+        if self.shared.config.merge_bytes == 0 {
+            return report;
+        }
+        let _turn = self.shared.merge_turn.lock().await;
+        for partition in self.all_partitions() {
+            match partition.merge_due(&mut report).await {
+                // Deleted, or shut down, meanwhile.
+                Ok(()) | Err(CoolError::Closed) => {}
+                Err(error) => {
+                    let id = (partition.topic().clone(), partition.id());
+                    report.errors.push((id.0, id.1, error));
+                }
+            }
+        }
         report
     }
 
@@ -122,16 +178,17 @@ impl TieredPartition {
     }
 
     fn rests(&self) -> bool {
-        let left_ns = self
-            .state
-            .lock()
-            .rest_until_ns
-            .saturating_sub(self.shared.now_ns());
+        let until_ns = self.state.lock().rest_until_ns;
+        self.is_resting(until_ns)
+    }
+
+    pub(crate) fn is_resting(&self, until_ns: u64) -> bool {
+        let left_ns = until_ns.saturating_sub(self.shared.now_ns());
         // More than an interval is left only if the clock was set back.
         left_ns > 0 && left_ns <= self.rest_ns()
     }
 
-    fn rest_ns(&self) -> u64 {
+    pub(crate) fn rest_ns(&self) -> u64 {
         // A little less than the interval, so that the pass after it comes through.
         let interval_ns = self.shared.config.maintenance_interval.as_nanos() / 10 * 9;
         u64::try_from(interval_ns).unwrap_or(u64::MAX)

@@ -6,9 +6,11 @@
 //!   again, finds it cold.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use basalt_log::{Attempt, Bounds, FrameSlice, Partition, SegmentView, TopicId};
 use basalt_proto::{Offset, PartitionId, TopicName};
+use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -26,6 +28,10 @@ pub struct TieredPartition {
     pub(crate) state: Mutex<ColdState>,
     /// Held by whoever changes the cold part. It is never held together with `state` across a wait.
     pub(crate) work: tokio::sync::Mutex<()>,
+    /// Held, before `work`, by whoever merges cold files.
+    pub(crate) merging: tokio::sync::Mutex<()>,
+    /// Somebody wants to delete the topic: what is being merged stops.
+    pub(crate) deleting: Arc<AtomicBool>,
 }
 
 /// What memory knows of the cold part.
@@ -38,10 +44,16 @@ pub(crate) struct ColdState {
     pub(crate) generation: u64,
     /// Files that no manifest names any more, to be deleted once nobody reads them.
     pub(crate) dropped: Vec<Arc<ColdFile>>,
+    /// Merged files of which it is not known yet whether a manifest names them.
+    pub(crate) undecided: Vec<Arc<ColdFile>>,
+    /// Damaged objects, which are not merged.
+    pub(crate) unmergeable: Vec<Path>,
     /// Sealed segments up to here are cooled although they are within the hot window.
     pub(crate) cool_through: Offset,
     /// Until when maintenance leaves it alone, after something failed.
     pub(crate) rest_until_ns: u64,
+    /// Until when nothing is merged, after something failed.
+    pub(crate) merge_rest_until_ns: u64,
     /// Why nothing may be written any more.
     pub(crate) fenced: Option<String>,
     /// The topic is being deleted, or was. It changes only while all its partitions' `work` is held.
@@ -129,8 +141,11 @@ impl TieredPartition {
             manifest,
             generation: 0,
             dropped: Vec::new(),
+            undecided: Vec::new(),
+            unmergeable: Vec::new(),
             cool_through: Offset::ZERO,
             rest_until_ns: 0,
+            merge_rest_until_ns: 0,
             fenced: None,
             closed: false,
         };
@@ -140,6 +155,8 @@ impl TieredPartition {
             shared,
             state: Mutex::new(state),
             work: tokio::sync::Mutex::new(()),
+            merging: tokio::sync::Mutex::new(()),
+            deleting: Arc::new(AtomicBool::new(false)),
         })
     }
 

@@ -8,6 +8,8 @@
 //! ```
 //! Topic ids keep a topic apart from a deleted one of the same name. A name that is none of these is left alone.
 
+use std::ops::Range;
+
 use basalt_proto::{Offset, PartitionId, TopicName};
 use object_store::path::Path;
 
@@ -121,10 +123,11 @@ pub(crate) fn is_object_name(name: &str) -> bool {
         })
 }
 
-/// The first offset in a Parquet object's name.
-pub(crate) fn object_base(path: &Path) -> Option<Offset> {
+/// The offsets in a Parquet object's name.
+pub(crate) fn object_range(path: &Path) -> Option<Range<Offset>> {
     let name = path.filename().filter(|name| is_object_name(name))?;
-    digits(name.get(..20)?).map(Offset)
+    let (base, end) = (digits(name.get(..20)?)?, digits(name.get(21..41)?)?);
+    Some(Offset(base)..Offset(end))
 }
 
 fn digits(part: &str) -> Option<u64> {
@@ -147,6 +150,7 @@ mod tests {
         let partition = partition_prefix(&topic, 0x1f, PartitionId(12));
         let name = object_name(Offset(5), Offset(10), "00ff");
         let object = partition.clone().join(name.as_str());
+        assert_eq!(object_range(&object), Some(Offset(5)..Offset(10)));
         assert_eq!(
             classify(&prefix, &object),
             Found::Object {

@@ -1,10 +1,11 @@
 //! Opening: the newest manifests, what a crash left behind, deletions that were interrupted.
 //!
-//! - **COL-18**: an object that the newest manifest does not name is deleted only if its records are elsewhere: in a newer file, in
-//!   hot segments, or expired. A file whose manifest was lost is kept and reported. Where only the manifest says so, it is proved to be
+//! - **COL-18**: an object that the newest manifest does not name is deleted only if its records are elsewhere: in a newer file that
+//!   is there, in hot segments, or expired. A file whose manifest was lost is kept and reported. Where only the manifest says so, it is proved to be
 //!   durable first (COL-15).
 
 use std::collections::{BTreeMap, HashSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use basalt_log::Partition;
@@ -138,7 +139,7 @@ async fn tidy(partition: &TieredPartition, found: &PartitionListing) -> Result<(
     if old_versions(partition, found).next().is_none() {
         return Ok(());
     }
-    partition.prove().await?;
+    partition.prove(Offset::MAX).await?;
     for version in old_versions(partition, found) {
         let path = paths::manifest_path(&partition.key.prefix(), version);
         partition.shared.store.delete(&path).await?;
@@ -167,23 +168,44 @@ async fn delete_orphans(
     let manifest = partition.state.lock().manifest.clone();
     let named: HashSet<&Path> = manifest.files.iter().map(|file| &file.path).collect();
     let hot_start = partition.hot.bounds().log_start_offset;
+    let there: HashSet<&Path> = found.objects.iter().collect();
+    let mut superseded = Vec::new();
     for path in found.objects.iter().filter(|path| !named.contains(path)) {
-        let base = paths::object_base(path);
-        let elsewhere = |base: Offset| base >= hot_start || base < manifest.cold_end_offset;
-        if !base.is_some_and(elsewhere) {
-            tracing::error!(
+        match paths::object_range(path) {
+            Some(range) if is_elsewhere(&manifest, &range, hot_start, &there) => {
+                superseded.push((path, range.start));
+            }
+            _ => tracing::error!(
                 object = %path, topic = %partition.key.topic, partition = %partition.key.partition,
                 cold_end_offset = %manifest.cold_end_offset, log_start_offset = %hot_start,
                 "a cold file is in no manifest and its records are nowhere else: the newest manifest was lost; the file is kept, but not read"
-            );
-            continue;
+            ),
         }
-        if base.is_none_or(|base| base < manifest.cold_end_offset) {
-            // An earlier manifest may have named it.
-            partition.prove().await?;
-        }
+    }
+    let lowest = superseded.iter().map(|(_, base)| *base).min();
+    if let Some(lowest) = lowest.filter(|base| *base < manifest.cold_end_offset) {
+        // An earlier manifest may have named it.
+        partition.prove(lowest).await?;
+    }
+    for (path, _) in superseded {
         tracing::info!(object = %path, "deleting a cold file that no manifest names");
         partition.shared.store.delete(path).await?;
     }
     Ok(())
+}
+
+/// Whether all records of an object at `range` that did not expire are hot, or in other files of the manifest, which are there.
+fn is_elsewhere(
+    manifest: &Manifest,
+    range: &Range<Offset>,
+    hot_start: Offset,
+    there: &HashSet<&Path>,
+) -> bool {
+    let rest_is_hot = range.end <= manifest.cold_end_offset
+        || range.start.max(manifest.cold_end_offset) >= hot_start;
+    let mut overlapping = manifest
+        .files
+        .iter()
+        .filter(|file| file.base_offset < range.end && file.end_offset > range.start);
+    rest_is_hot && overlapping.all(|file| there.contains(&file.path))
 }

@@ -22,7 +22,7 @@ use crate::store::ColdStore;
 const HYDRATIONS: usize = 3;
 /// How many of them may be ahead of any reader.
 const PREFETCHES: usize = 1;
-/// Segments that are cooled at the same time.
+/// Segments that are cooled, and files that are merged, at the same time.
 pub(crate) const COOLINGS: usize = 2;
 
 /// Settings and services.
@@ -38,8 +38,12 @@ pub(crate) struct Shared {
     pub(crate) runtime: Handle,
     pub(crate) hydrator: Arc<Hydrator>,
     pub(crate) coolings: Semaphore,
+    /// Held by the one who merges: one file at a time, so that cooling always finds a place beside it.
+    pub(crate) merge_turn: tokio::sync::Mutex<()>,
     /// Wakes maintenance.
     pub(crate) wake: Notify,
+    /// Wakes merging.
+    pub(crate) wake_merging: Notify,
 }
 
 impl Shared {
@@ -67,7 +71,9 @@ impl Shared {
             runtime,
             hydrator,
             coolings: Semaphore::new(COOLINGS),
+            merge_turn: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
+            wake_merging: Notify::new(),
         })
     }
 

@@ -25,7 +25,9 @@ pub enum Step {
     Released,
     /// Older manifests are deleted.
     ManifestsTrimmed,
-    /// A file that retention dropped is about to be deleted.
+    /// Files to be merged are chosen; nothing was written yet.
+    MergePlanned,
+    /// A file that retention or merging dropped is about to be deleted.
     DroppedFileDeleting,
     /// A topic's tombstone is durable; the topic is still there, and stays if nothing more happens.
     TombstoneWritten,
@@ -46,6 +48,18 @@ impl Step {
         Self::Swapped,
         Self::Released,
         Self::ManifestsTrimmed,
+    ];
+
+    /// The steps of merging some files, in order. The last one is reached for each of them.
+    pub const MERGING: [Self; 8] = [
+        Self::MergePlanned,
+        Self::ObjectWritten,
+        Self::ObjectSynced,
+        Self::ObjectVerified,
+        Self::ManifestCommitted,
+        Self::Swapped,
+        Self::ManifestsTrimmed,
+        Self::DroppedFileDeleting,
     ];
 }
 

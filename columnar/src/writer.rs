@@ -28,9 +28,9 @@ use crate::sink::PartSink;
 const SLICE_BYTES: u64 = 1 << 20;
 const SLICE_ROWS: usize = 8192;
 /// Compressed batches may be far larger as rows: a row group ends at this multiple of its frame bytes, too.
-const EXPANSION_LIMIT: u64 = 4;
+pub(crate) const EXPANSION_LIMIT: u64 = 4;
 /// Parquet numbers row groups in 15 bits.
-const MAX_ROW_GROUPS: u64 = 1 << 14;
+pub(crate) const MAX_ROW_GROUPS: u64 = 1 << 14;
 
 /// How to write.
 #[derive(Debug, Clone)]
@@ -128,13 +128,10 @@ pub(crate) fn write_segment(
     sink: PartSink,
 ) -> Result<Written, CoolError> {
     let frame_bytes = segment.frame_bytes();
-    let row_group_bytes = options
-        .row_group_bytes
-        .max(frame_bytes.div_ceil(MAX_ROW_GROUPS));
-    let row_groups = frame_bytes.div_ceil(row_group_bytes).max(1);
+    let row_group_bytes = row_group_limit(options, frame_bytes);
     let keys = surveyed
         .has_keys
-        .then(|| (surveyed.frame_count / row_groups).max(1024));
+        .then(|| keys_per_row_group(surveyed.frame_count, frame_bytes, row_group_bytes));
     let parquet = |source| CoolError::Parquet {
         path: key.prefix().to_string(),
         source,
@@ -159,45 +156,79 @@ pub(crate) fn write_segment(
             .map_err(|error| error.of(segment, key))?;
     }
     file.end_chunk().map_err(parquet)?;
-    let Written {
-        min_timestamp_ns,
-        max_timestamp_ns,
-        rows,
-        frame_bytes,
+    describe(
+        &mut file.writer,
+        key,
+        segment.base_offset,
+        segment.end_offset,
+    );
+    let FileWriter {
+        mut writer,
+        shredder,
         chunks,
-        shredded,
-        shredded_rows,
         ..
-    } = file.totals();
-    for (name, value) in [
-        ("basalt.topic", key.topic.to_string()),
-        ("basalt.topic_id", format!("{:016x}", key.topic_id)),
-        ("basalt.partition", key.partition.to_string()),
-        ("basalt.base_offset", segment.base_offset.to_string()),
-        ("basalt.end_offset", segment.end_offset.to_string()),
-    ] {
-        file.writer
-            .append_key_value_metadata(KeyValue::new(name.to_owned(), value));
+    } = file;
+    if let Some(shredder) = &shredder {
+        writer.append_key_value_metadata(shredder.shredding().to_metadata());
     }
-    if let Some(shredder) = &file.shredder {
-        file.writer
-            .append_key_value_metadata(shredder.shredding().to_metadata());
-    }
-    let sink = file.writer.into_inner().map_err(parquet)?;
+    let sink = writer.into_inner().map_err(parquet)?;
     let (file_bytes, file_crc32c) = sink
         .finish()
         .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
     Ok(Written {
-        chunks,
-        rows,
-        file_bytes,
-        file_crc32c,
-        frame_bytes,
-        min_timestamp_ns,
-        max_timestamp_ns,
-        shredded,
-        shredded_rows,
+        shredded_rows: shredder.as_ref().map_or(0, Shredder::shredded_rows),
+        shredded: shredder.map(|shredder| Arc::clone(shredder.columns())),
+        ..Written::of(chunks, file_bytes, file_crc32c)
     })
+}
+
+/// Bytes of frames in a row group of a file of `frame_bytes`.
+pub(crate) fn row_group_limit(options: &WriteOptions, frame_bytes: u64) -> u64 {
+    options
+        .row_group_bytes
+        .max(frame_bytes.div_ceil(MAX_ROW_GROUPS))
+}
+
+/// How many keys a row group may have, if all `rows` have one.
+pub(crate) fn keys_per_row_group(rows: u64, frame_bytes: u64, row_group_bytes: u64) -> u64 {
+    (rows / frame_bytes.div_ceil(row_group_bytes).max(1)).max(1024)
+}
+
+/// Says in the file's own metadata whose rows it has.
+pub(crate) fn describe<W: Write + Send>(
+    writer: &mut ArrowWriter<W>,
+    key: &PartitionKey,
+    base_offset: Offset,
+    end_offset: Offset,
+) {
+    for (name, value) in [
+        ("basalt.topic", key.topic.to_string()),
+        ("basalt.topic_id", format!("{:016x}", key.topic_id)),
+        ("basalt.partition", key.partition.to_string()),
+        ("basalt.base_offset", base_offset.to_string()),
+        ("basalt.end_offset", end_offset.to_string()),
+    ] {
+        writer.append_key_value_metadata(KeyValue::new(name.to_owned(), value));
+    }
+}
+
+impl Written {
+    /// A file of `chunks` whose payloads stand as they are.
+    pub(crate) fn of(chunks: Vec<ColdChunk>, file_bytes: u64, file_crc32c: u32) -> Self {
+        let lowest = chunks.iter().map(|chunk| chunk.min_timestamp_ns).min();
+        let highest = chunks.iter().map(|chunk| chunk.max_timestamp_ns).max();
+        Self {
+            rows: chunks.iter().map(|chunk| chunk.rows).sum(),
+            file_bytes,
+            file_crc32c,
+            frame_bytes: chunks.iter().map(|chunk| chunk.frame_bytes).sum(),
+            min_timestamp_ns: lowest.unwrap_or_default(),
+            max_timestamp_ns: highest.unwrap_or_default(),
+            chunks,
+            shredded: None,
+            shredded_rows: 0,
+        }
+    }
 }
 
 /// A failure before it is known in which segment.
@@ -332,32 +363,6 @@ impl<W: Write + Send> FileWriter<W> {
             self.chunks.push(open.close());
         }
         Ok(())
-    }
-
-    fn totals(&mut self) -> Written {
-        let chunks = std::mem::take(&mut self.chunks);
-        Written {
-            rows: chunks.iter().map(|chunk| chunk.rows).sum(),
-            file_bytes: 0,
-            file_crc32c: 0,
-            frame_bytes: chunks.iter().map(|chunk| chunk.frame_bytes).sum(),
-            min_timestamp_ns: chunks
-                .iter()
-                .map(|chunk| chunk.min_timestamp_ns)
-                .min()
-                .unwrap_or_default(),
-            max_timestamp_ns: chunks
-                .iter()
-                .map(|chunk| chunk.max_timestamp_ns)
-                .max()
-                .unwrap_or_default(),
-            chunks,
-            shredded: self
-                .shredder
-                .as_ref()
-                .map(|shredder| Arc::clone(shredder.columns())),
-            shredded_rows: self.shredder.as_ref().map_or(0, Shredder::shredded_rows),
-        }
     }
 }
 

@@ -92,6 +92,10 @@ section! {
         /// Whether every row group is rebuilt into frames and compared with the segment before that is deleted. Off:
         /// cooling takes about half the time, and trusts its own writer.
         verify_replay: bool = true;
+        /// Bytes of Parquet up to which neighbouring small files of a partition are merged into one after cooling; 0 leaves
+        /// each segment its own file. Files of half of it are left alone. Larger: fewer files, more bytes written again.
+        /// Safe: 16 MiB to 1 GiB.
+        merge_bytes: u64 = 128 * MIB, in 0 ..= 16 * GIB;
         /// Milliseconds between two looks at the hot window and at retention when no segment was sealed meanwhile.
         /// Shorter: records expire closer to their time. Safe: 1,000 to 600,000.
         maintenance_interval_ms: u64 = 30_000, in 100 ..= HOUR_MS;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use basalt_proto::Offset;
 use parking_lot::Mutex;
 
+use super::merging::merging;
 use super::support::{
     Random, Setup, append, append_numbered, assert_dense, files_below, random_frames, records,
     replay, rows, topic,
@@ -108,6 +109,63 @@ fn assert_no_orphans(setup: &Setup, cold_files: usize) {
             .all(|name| name.ends_with(".parquet") || name.ends_with(".json")),
         "{files:?}"
     );
+}
+
+#[tokio::test]
+async fn a_crash_between_any_two_steps_of_merging_loses_and_doubles_nothing() {
+    for step in Step::MERGING {
+        for nth in [1, 2, 3] {
+            let mut random = Random::new("a_crash_between_any_two_steps_of_merging", 1);
+            let mut setup = merging();
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            for _ in 0..7 {
+                append(&partition, &random_frames(&mut random, 8, true)).await;
+                fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+            }
+            let before = replay(&partition, Offset::ZERO).await;
+            let end = partition.bounds().high_watermark.0;
+            drop((partition, fixture));
+
+            setup.steps = StopAt::new(step, nth);
+            let fixture = setup.open().await;
+            let report = fixture.tiered.maintain().await;
+            let stopped = matches!(report.errors[..], [(_, _, CoolError::Stopped(_))]);
+            // There is one merge, with two commits: that of what was read at the start, and its own.
+            let once = matches!(
+                step,
+                Step::MergePlanned
+                    | Step::ObjectWritten
+                    | Step::ObjectSynced
+                    | Step::ObjectVerified
+                    | Step::ManifestsTrimmed
+            );
+            let twice = matches!(step, Step::ManifestCommitted | Step::Swapped);
+            let expected = nth == 1 || !once && (nth == 2 || !twice);
+            assert_eq!(stopped, expected, "{step:?} {nth}: {report:?}");
+            drop(fixture);
+
+            setup.steps = Arc::new(NoSteps);
+            for round in 0..2 {
+                let what = format!("{step:?} {nth} {round}");
+                let fixture = setup.open().await;
+                let partition = fixture.partition();
+                assert!(replay(&partition, Offset::ZERO).await == before, "{what}");
+                let snapshot = partition.snapshot();
+                assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, end);
+                assert_no_orphans(&setup, snapshot.cold.len());
+                drop(snapshot);
+                // And it goes on as if nothing had been.
+                let report = fixture.tiered.maintain().await;
+                assert!(report.errors.is_empty(), "{what}: {report:?}");
+                assert!(replay(&partition, Offset::ZERO).await == before, "{what}");
+                let snapshot = partition.snapshot();
+                assert!(snapshot.cold.len() < 7, "{what}");
+                assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, end);
+                assert_no_orphans(&setup, snapshot.cold.len());
+            }
+        }
+    }
 }
 
 #[tokio::test]

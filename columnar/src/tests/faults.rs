@@ -1,218 +1,16 @@
 //! An object store that fails: whatever it does, every record stays readable, and is cold in the end.
 
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::{fmt, io};
 
 use basalt_proto::Offset;
 use bytes::Bytes;
-use futures::stream::BoxStream;
-use object_store::path::Path;
-use object_store::{
-    CopyOptions, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta, ObjectStore,
-    PutMode, PutMultipartOptions, PutOptions, PutPayload, PutResult, RenameOptions, Result,
-    UploadPart,
-};
 
 use super::crash::StopAt;
+use super::failing::{Failing, Fault, Turn, failing_setup};
 use super::support::{
     Setup, append_numbered, assert_dense, files_below, records, replay, rows, seeds, topic,
 };
 use crate::{ColdStore, CoolError, DeleteError, ManifestError, NoSteps, Step, StoreError};
-
-/// Fails the operation whose turn it is: before it is done, or after it was done, when the answer is lost.
-#[derive(Debug)]
-struct Failing {
-    inner: Arc<dyn ObjectStore>,
-    turn: Arc<Turn>,
-}
-
-#[derive(Debug)]
-struct Turn {
-    /// Operations until the one that fails; never while it is `u64::MAX`.
-    left: AtomicU64,
-    fault: Fault,
-}
-
-#[derive(Debug, PartialEq)]
-enum Fault {
-    /// It is not done, nor is any after it.
-    Before,
-    /// It is done, but its answer is lost, as are all after it.
-    After,
-    /// Only counts what creates: it is tried once more after its answer was lost, and finds itself.
-    TriedTwice,
-    /// Only counts what is put: there is no room for it, nor for any after it.
-    Full,
-    /// Only counts what names a manifest: the file, below this folder, is moved out of the way after that.
-    Vanishes(PathBuf),
-}
-
-impl Turn {
-    fn failing(after: bool) -> Arc<Self> {
-        Self::with(if after { Fault::After } else { Fault::Before })
-    }
-
-    fn with(fault: Fault) -> Arc<Self> {
-        Arc::new(Self {
-            left: AtomicU64::new(u64::MAX),
-            fault,
-        })
-    }
-
-    fn fail_nth(&self, nth: u64) {
-        self.left.store(nth, Ordering::SeqCst);
-    }
-
-    fn stop_failing(&self) {
-        self.fail_nth(u64::MAX);
-    }
-
-    /// Whether this operation is the one.
-    fn is_now(&self) -> bool {
-        let left = self
-            .left
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| match left {
-                u64::MAX => None,
-                left => Some(left.saturating_sub(1)),
-            });
-        // Once broken, it stays so: a store that is down fails everything.
-        left.is_ok_and(|left| left == 0)
-    }
-
-    fn error() -> object_store::Error {
-        object_store::Error::Generic {
-            store: "failing",
-            source: "it is down".into(),
-        }
-    }
-
-    async fn around<T>(&self, operation: impl Future<Output = Result<T>>) -> Result<T> {
-        match self.fault {
-            Fault::Before if self.is_now() => Err(Self::error()),
-            Fault::After if self.is_now() => operation.await.and(Err(Self::error())),
-            _ => operation.await,
-        }
-    }
-}
-
-impl fmt::Display for Failing {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failing {}", self.inner)
-    }
-}
-
-#[derive(Debug)]
-struct FailingUpload {
-    inner: Box<dyn MultipartUpload>,
-    turn: Arc<Turn>,
-}
-
-#[async_trait::async_trait]
-impl MultipartUpload for FailingUpload {
-    fn put_part(&mut self, data: PutPayload) -> UploadPart {
-        let (part, turn) = (self.inner.put_part(data), Arc::clone(&self.turn));
-        Box::pin(async move { turn.around(part).await })
-    }
-
-    async fn complete(&mut self) -> Result<PutResult> {
-        self.turn.around(self.inner.complete()).await
-    }
-
-    async fn abort(&mut self) -> Result<()> {
-        self.turn.around(self.inner.abort()).await
-    }
-}
-
-#[async_trait::async_trait]
-impl ObjectStore for Failing {
-    async fn put_opts(
-        &self,
-        location: &Path,
-        payload: PutPayload,
-        options: PutOptions,
-    ) -> Result<PutResult> {
-        if self.turn.fault == Fault::Full && self.turn.is_now() {
-            return Err(object_store::Error::Generic {
-                store: "failing",
-                source: Box::new(io::Error::from(io::ErrorKind::StorageFull)),
-            });
-        }
-        let creates = matches!(options.mode, PutMode::Create);
-        if creates && self.turn.fault == Fault::TriedTwice && self.turn.is_now() {
-            let twice = options.clone();
-            self.inner
-                .put_opts(location, payload.clone(), options)
-                .await?;
-            return self.inner.put_opts(location, payload, twice).await;
-        }
-        self.turn
-            .around(self.inner.put_opts(location, payload, options))
-            .await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        location: &Path,
-        options: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        let inner = self
-            .turn
-            .around(self.inner.put_multipart_opts(location, options))
-            .await?;
-        Ok(Box::new(FailingUpload {
-            inner,
-            turn: Arc::clone(&self.turn),
-        }))
-    }
-
-    async fn get_opts(&self, location: &Path, options: GetOptions) -> Result<GetResult> {
-        self.turn
-            .around(self.inner.get_opts(location, options))
-            .await
-    }
-
-    fn delete_stream(
-        &self,
-        locations: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        self.inner.delete_stream(locations)
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        if matches!(self.turn.fault, Fault::Before | Fault::After) && self.turn.is_now() {
-            return Box::pin(futures::stream::once(async { Err(Turn::error()) }));
-        }
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.turn
-            .around(self.inner.list_with_delimiter(prefix))
-            .await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
-        if let Fault::Vanishes(root) = &self.turn.fault
-            && self.turn.is_now()
-        {
-            self.inner.copy_opts(from, to, options).await?;
-            let file = root.join(to.as_ref());
-            std::fs::rename(&file, file.with_extension("away")).unwrap();
-            return Ok(());
-        }
-        self.turn
-            .around(self.inner.copy_opts(from, to, options))
-            .await
-    }
-
-    async fn rename_opts(&self, from: &Path, to: &Path, options: RenameOptions) -> Result<()> {
-        self.turn
-            .around(self.inner.rename_opts(from, to, options))
-            .await
-    }
-}
 
 #[tokio::test]
 async fn an_object_whose_commit_found_itself_is_kept() {
@@ -312,18 +110,6 @@ async fn a_tombstone_whose_write_failed_after_all_is_withdrawn() {
     assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 100);
 }
 
-fn failing_setup(turn: &Arc<Turn>) -> Setup {
-    let mut setup = Setup::new();
-    let store = ColdStore::local_through(setup.cold_dir(), |inner| {
-        Arc::new(Failing {
-            inner,
-            turn: Arc::clone(turn),
-        })
-    });
-    setup.store = Some(store.unwrap());
-    setup
-}
-
 #[tokio::test]
 async fn a_store_that_breaks_at_any_operation_loses_nothing_and_is_caught_up_with() {
     for after in [false, true] {
@@ -365,18 +151,100 @@ async fn a_store_that_breaks_at_any_operation_loses_nothing_and_is_caught_up_wit
             assert_eq!(records(&replay(&partition, Offset::ZERO).await), before);
             let snapshot = partition.snapshot();
             assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 300);
-            let objects = files_below(&setup.cold_dir());
-            let objects = objects
-                .keys()
-                .filter(|name| name.ends_with(".parquet"))
-                .count();
             assert_eq!(
-                objects,
+                object_count(&setup),
                 snapshot.cold.len(),
                 "orphans are collected when it is opened"
             );
         }
     }
+}
+
+#[tokio::test]
+async fn a_store_that_breaks_at_any_operation_of_a_merge_loses_nothing_and_is_caught_up_with() {
+    for after in [false, true] {
+        for nth in 0.. {
+            let turn = Turn::failing(after);
+            let setup = Setup {
+                merge_bytes: 1 << 20,
+                ..failing_setup(&turn)
+            };
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            for _ in 0..3 {
+                append_numbered(&partition, 40).await;
+                fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+            }
+            let before = replay(&partition, Offset::ZERO).await;
+
+            turn.fail_nth(nth);
+            let report = fixture.tiered.maintain().await;
+            turn.stop_failing();
+            let got_through = report.errors.is_empty();
+            assert_eq!(report.deleted_files == 3, got_through, "{nth} {report:?}");
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            let snapshot = partition.snapshot();
+            assert_dense(&rows(&fixture.tiered, &snapshot).await, 0, 120);
+            drop(snapshot);
+
+            fixture.clock.advance_ns(30_000_000_000);
+            let report = fixture.tiered.maintain().await;
+            assert!(report.errors.is_empty(), "{nth} {report:?}");
+            assert_eq!(partition.snapshot().cold.len(), 1, "{nth}");
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            drop((partition, fixture));
+
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            assert!(replay(&partition, Offset::ZERO).await == before);
+            assert_eq!(partition.snapshot().cold.len(), 1);
+            assert_eq!(object_count(&setup), 1, "orphans are collected");
+            if got_through {
+                println!("a merge of three files takes {nth} operations");
+                break;
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_merged_file_that_was_not_committed_is_deleted_once_that_is_known() {
+    let turn = Turn::with(Fault::Full);
+    let setup = Setup {
+        merge_bytes: 1 << 20,
+        ..failing_setup(&turn)
+    };
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    for _ in 0..3 {
+        append_numbered(&partition, 40).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    }
+    // All that a merge puts in one piece is its manifest.
+    turn.fail_nth(0);
+    let report = fixture.tiered.maintain().await;
+    turn.stop_failing();
+    assert!(matches!(&report.errors[..], [(_, _, error)] if error.is_disk_full()));
+    assert_eq!(object_count(&setup), 4, "perhaps it is committed");
+    assert!(fixture.tiered.maintain().await.errors.is_empty());
+    assert_eq!(partition.snapshot().cold.len(), 3, "it rests");
+
+    append_numbered(&partition, 40).await;
+    let cooled = fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    assert_eq!(cooled.rows, 40, "cooling does not rest");
+    fixture.tiered.maintain().await;
+    assert_eq!(object_count(&setup), 4, "it is not, says the next commit");
+    fixture.clock.advance_ns(30_000_000_000);
+    fixture.tiered.maintain().await;
+    assert_eq!(object_count(&setup), 1);
+    assert_eq!(records(&replay(&partition, Offset::ZERO).await).len(), 160);
+}
+
+fn object_count(setup: &Setup) -> usize {
+    files_below(&setup.cold_dir())
+        .keys()
+        .filter(|name| name.ends_with(".parquet"))
+        .count()
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Tests that need a log, a store and all that is between them.
 
+mod failing;
 pub(crate) mod json;
 pub(crate) mod support;
 
@@ -8,6 +9,7 @@ mod cooling;
 mod crash;
 mod faults;
 mod full_disk;
+mod merging;
 mod one_cut;
 mod reads;
 mod replay;

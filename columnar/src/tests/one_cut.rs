@@ -1,24 +1,35 @@
-//! P1: while segments seal, cool, hydrate and expire, every snapshot shows every record exactly once.
+//! P1: while segments seal, cool, merge, hydrate and expire, every snapshot shows every record exactly once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use basalt_proto::{FrameLimits, FrameWalk, Offset};
+use tokio::sync::watch;
 
 use super::support::{
-    Fixture, Random, Setup, append, assert_dense, random_frames, rows, seeds, topic,
+    Counted, Fixture, Random, Setup, append, assert_dense, random_frames, rows, seeds, topic,
 };
-use crate::{ReadError, TieredPartition};
+use crate::{ReadError, Step, TieredPartition};
 
-/// Appends until `total` offsets are there. What was acknowledged is published.
+/// Appends until `total` offsets are there and files were merged. What was acknowledged is published.
 async fn appender(
     partition: Arc<TieredPartition>,
     seed: u64,
     total: u64,
     acknowledged: Arc<AtomicU64>,
+    merges: watch::Receiver<u32>,
 ) {
     let mut random = Random::new("one_cut appender", seed);
-    while acknowledged.load(Ordering::SeqCst) < total {
+    loop {
+        let end = acknowledged.load(Ordering::SeqCst);
+        if end >= total && (*merges.borrow() >= 3 || end >= 20 * total) {
+            break;
+        }
+        // On a slow disk cooling would never catch up, and there would be one cold file.
+        while partition.hot().sealed_segments().len() > 20 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         append(&partition, &random_frames(&mut random, 8, true)).await;
         acknowledged.fetch_max(partition.bounds().high_watermark.0, Ordering::SeqCst);
     }
@@ -28,18 +39,19 @@ async fn appender(
 async fn changer(fixture: Arc<Fixture>, seed: u64, stop: Arc<AtomicBool>) {
     let mut random = Random::new("one_cut changer", seed);
     while !stop.load(Ordering::SeqCst) {
-        match random.below(4) {
-            0 => {
+        // Seldom expires: what is gone is not merged.
+        match random.below(12) {
+            0..=3 => {
                 fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
             }
-            1 => {
+            4 => {
                 let kept = random.below(60_000);
                 fixture.configure(|config| config.retention_bytes = Some(kept));
                 let report = fixture.tiered.maintain().await;
                 assert!(report.errors.is_empty(), "{report:?}");
                 fixture.configure(|config| config.retention_bytes = None);
             }
-            2 => {
+            5..=8 => {
                 let hot = random.below(30_000);
                 fixture.configure(|config| config.hot_bytes = Some(hot));
                 let report = fixture.tiered.maintain().await;
@@ -122,13 +134,18 @@ async fn consumer(partition: Arc<TieredPartition>, stop: Arc<AtomicBool>) -> u64
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 async fn every_snapshot_and_every_consumer_sees_every_record_once() {
     for seed in seeds(3) {
+        let (steps, merges) = Counted::new(Step::MergePlanned);
         let setup = Setup {
+            steps,
             segment_bytes: 4 << 10,
             row_group_bytes: 1 << 10,
             cache_bytes: 20 << 10,
+            merge_bytes: 1 << 20,
             ..Setup::new()
         };
         let fixture = Arc::new(setup.open().await);
+        // Merges on its own, beside what is done here.
+        fixture.tiered.spawn_maintenance();
         let partition = fixture.partition();
         let acknowledged = Arc::new(AtomicU64::new(0));
         let (stop, stop_consumer) = (
@@ -152,10 +169,12 @@ async fn every_snapshot_and_every_consumer_sees_every_record_once() {
             seed,
             2500,
             Arc::clone(&acknowledged),
+            merges.clone(),
         )
         .await;
         stop.store(true, Ordering::SeqCst);
         changing.await.unwrap();
+        assert!(*merges.borrow() >= 3, "files were merged: seed {seed}");
         for counted in counting {
             assert!(counted.await.unwrap() > 0, "seed {seed}");
         }

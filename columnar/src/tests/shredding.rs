@@ -183,6 +183,31 @@ async fn files_with_different_columns_and_without_any_are_one_log() {
     assert_eq!(seen[1199].payload.as_deref(), Some(&b"line 299"[..]));
 }
 
+/// What columns each has is its own: two of them beside two that have none.
+#[tokio::test]
+async fn shredded_files_are_left_alone_by_merging() {
+    let mut setup = shredding_setup();
+    setup.merge_bytes = 4 << 20;
+    for shred_json in [true, true, false, false] {
+        setup.shred_json = shred_json;
+        let fixture = setup.open().await;
+        let objects = (0..300).map(|at| format!("{{\"a\":{at}}}"));
+        append_payloads(&fixture.partition(), objects).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    }
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    let all = replay(&partition, Offset::ZERO).await;
+    let report = fixture.tiered.maintain().await;
+    assert!(report.errors.is_empty(), "{report:?}");
+    assert_eq!(report.merged.files_in, 2);
+    let cold = partition.snapshot().cold;
+    let shredded: Vec<_> = cold.iter().map(|file| file.shredded.is_some()).collect();
+    assert_eq!(shredded, [true, true, false]);
+    assert!(replay(&partition, Offset::ZERO).await == all);
+    assert_eq!(shredded_rows(&fixture, &partition).await, (1200, 600));
+}
+
 /// A manifest and a footer that name different columns: nothing is rendered from them.
 #[tokio::test]
 async fn a_file_that_was_exchanged_for_one_with_other_columns_is_refused() {

@@ -317,6 +317,8 @@ pub(crate) struct Setup {
     pub(crate) row_group_bytes: u64,
     pub(crate) cache_bytes: u64,
     pub(crate) shred_json: bool,
+    /// 0, so that a test says when it wants merging.
+    pub(crate) merge_bytes: u64,
     pub(crate) steps: Arc<dyn Steps>,
     pub(crate) store: Option<ColdStore>,
     pub(crate) disk: Arc<dyn Disk>,
@@ -331,6 +333,7 @@ impl Setup {
             row_group_bytes: 2 << 10,
             cache_bytes: 1 << 20,
             shred_json: false,
+            merge_bytes: 0,
             steps: Arc::new(NoSteps),
             store: None,
             disk: Arc::new(RealDisk::new()),
@@ -359,6 +362,7 @@ impl Setup {
             row_group_bytes: self.row_group_bytes,
             cache_bytes: self.cache_bytes,
             shred_json: self.shred_json,
+            merge_bytes: self.merge_bytes,
             hot_age: Duration::MAX,
             ..ColdConfig::new(self.folder.path().join("cache"))
         };

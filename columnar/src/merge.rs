@@ -1,0 +1,414 @@
+//! Merging: neighbouring small cold files of a partition become one.
+//!
+//! Each cooled segment is a file of its own; small segments make small files, and a query or a start pays for each. After
+//! cooling, maintenance therefore merges neighbours, up to [`crate::ColdConfig::merge_bytes`] of file:
+//!
+//! 1. *Plan* ([`plan`]): which neighbours, from the manifest in memory alone. Files of half the target are left alone; of smaller
+//!    ones a run is taken when it at least doubles its first file, or when nothing can join it any more.
+//! 2. *Copy* ([`copy`]): the inputs' bytes are compared with their checksums, their rows copied as they are, row group by row
+//!    group, and their frames rebuilt on the way, as a measure of what the new file must give back.
+//! 3. *Prove*: sync, footer, checksum, and every frame rebuilt from the new object, as cooling does it.
+//! 4. *Swap*: one manifest names the new file in place of its inputs. That is the only step that anybody sees: whoever took a
+//!    snapshot before reads the old files, which are deleted when nobody holds them, like those that retention drops (COL-17).
+//!
+//! Only the swap holds `work`, so cooling, retention and `topic cool` never wait for a copy, and cooling gives way to it after each
+//! segment, so that files stay few however fast segments come. One file is merged at a time in a
+//! tiered log, so that cooling always finds a place beside it. A crash before the swap leaves an object that no manifest names, one
+//! after it leaves inputs that none names: the next start deletes either (COL-18).
+//!
+//! - **COL-20**: a merged file has the rows of its inputs, every column, in their order, and row groups that are whole row groups of
+//!   theirs behind each other: frames stay whole, and the same frames are rebuilt from it (COL-6). Damage is not copied: an input that is not what was
+//!   written is left as it is.
+//! - **COL-21**: inputs are replaced only while the truth names all of them, side by side. They are deleted only after a durable
+//!   manifest names a durable, proved object with their records.
+//! - **COL-22**: at rest, files below half the target are few. Between larger ones no two neighbours are left that fit into one; behind
+//!   the last large one there are at most `1 + log2(F / f)` within a window that fits into one, `F` being their bytes of frames and
+//!   `f` those of the smallest. A record is copied once while its file is new, then each time its file at least doubles, and a last
+//!   time when nothing can join it any more.
+//! - **COL-23**: retention lets go of whole files. What is merged while a topic has retention has at most a sixteenth of the bytes
+//!   it keeps, and was appended within a sixteenth of the time it keeps: that much longer, at most, is a record kept for having
+//!   been merged. What was merged before that stays as it is.
+
+mod copy;
+mod plan;
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use basalt_proto::Offset;
+use object_store::path::Path;
+
+use crate::cool::{Outcome, blocking, ended_early};
+use crate::error::CoolError;
+use crate::file::ColdFile;
+use crate::hydrate::{check_frames, has_keys, read_chunk, verify_bytes, verify_footer};
+use crate::maintenance::MaintenanceReport;
+use crate::manifest::Manifest;
+use crate::partition::TieredPartition;
+use crate::paths;
+use crate::sink::{self, parts};
+use crate::steps::Step;
+use crate::store::nonce;
+use crate::writer::{WriteOptions, Written};
+use copy::{Copied, Inputs};
+use plan::Limits;
+
+/// What merging did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MergeReport {
+    /// Files that were written.
+    pub files_out: u32,
+    /// Files that they replaced.
+    pub files_in: u64,
+    /// Rows in them.
+    pub rows: u64,
+    /// Bytes of the files that were replaced.
+    pub bytes_in: u64,
+    /// Bytes of the files that were written.
+    pub bytes_out: u64,
+}
+
+impl MergeReport {
+    pub(crate) fn add(&mut self, other: Self) {
+        self.files_out += other.files_out;
+        self.files_in += other.files_in;
+        self.rows += other.rows;
+        self.bytes_in += other.bytes_in;
+        self.bytes_out += other.bytes_out;
+    }
+}
+
+/// What a thread that copies asks between two pieces: it cannot be aborted as a task can.
+#[derive(Debug, Clone)]
+struct StopSign {
+    /// The topic is to be deleted.
+    deleting: Arc<AtomicBool>,
+    /// Nobody waits for it any more.
+    abandoned: Arc<AtomicBool>,
+}
+
+impl StopSign {
+    fn check(&self) -> Result<(), CoolError> {
+        if self.deleting.load(Ordering::Relaxed) || self.abandoned.load(Ordering::Relaxed) {
+            return Err(CoolError::Closed);
+        }
+        Ok(())
+    }
+}
+
+/// Raises the sign when the task that waits is dropped.
+struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl TieredPartition {
+    /// Merges until nothing is due any more (COL-22), and deletes what that replaced unless somebody reads it.
+    pub(crate) async fn merge_due(&self, report: &mut MaintenanceReport) -> Result<(), CoolError> {
+        let rest_until_ns = self.state.lock().merge_rest_until_ns;
+        if self.is_resting(rest_until_ns) {
+            return Ok(());
+        }
+        loop {
+            match self.merge_once().await {
+                Ok(Some(merged)) => report.merged.add(merged),
+                Ok(None) => break,
+                Err(error) => {
+                    self.rest_from_merging();
+                    return Err(error);
+                }
+            }
+            report.deleted_files += self.delete_dropped().await?;
+        }
+        Ok(())
+    }
+
+    /// Cooling goes on meanwhile.
+    fn rest_from_merging(&self) {
+        let until_ns = self.shared.now_ns().saturating_add(self.rest_ns());
+        self.state.lock().merge_rest_until_ns = until_ns;
+    }
+
+    /// Merges the first files that are due. `None` if there are none, or they are not there any more.
+    async fn merge_once(&self) -> Result<Option<MergeReport>, CoolError> {
+        let Ok(_merging) = self.merging.try_lock() else {
+            // The topic is being deleted. If that fails, there is a next pass.
+            return Ok(None);
+        };
+        let Some(inputs) = self.next_to_merge()? else {
+            return Ok(None);
+        };
+        self.reached(Step::MergePlanned)?;
+        let written = self.write_merged(&inputs).await;
+        if let Err(error) = &written {
+            self.set_apart(&inputs, error);
+        }
+        let file = written?;
+        let _work = self.work.lock().await;
+        if !self.replace(&inputs, &file).await? {
+            return Ok(None);
+        }
+        let report = MergeReport {
+            files_out: 1,
+            files_in: inputs.len() as u64,
+            rows: file.rows,
+            bytes_in: inputs.iter().map(|file| file.file_bytes).sum(),
+            bytes_out: file.file_bytes,
+        };
+        drop(inputs);
+        self.trim_manifests().await?;
+        self.reached(Step::ManifestsTrimmed)?;
+        tracing::debug!(
+            topic = %self.key.topic,
+            partition = %self.key.partition,
+            base_offset = %file.base_offset,
+            end_offset = %file.end_offset,
+            files_in = report.files_in,
+            rows = report.rows,
+            bytes_in = report.bytes_in,
+            bytes_out = report.bytes_out,
+            "cold files merged"
+        );
+        Ok(Some(report))
+    }
+
+    fn next_to_merge(&self) -> Result<Option<Vec<Arc<ColdFile>>>, CoolError> {
+        let config = self.hot.config();
+        let limits = Limits::new(
+            self.shared.config.merge_bytes,
+            config.retention_bytes,
+            config.retention_age,
+        );
+        let state = self.state.lock();
+        let files = &state.manifest.files;
+        // The columns that shredded files have of their own are not brought together.
+        let is_apart =
+            |file: &ColdFile| file.shredded.is_some() || state.unmergeable.contains(&file.path);
+        let Some(due) = plan::due(files, &limits, is_apart) else {
+            return Ok(None);
+        };
+        state.check_writable(&self.key)?;
+        Ok(Some(files[due].to_vec()))
+    }
+
+    /// An input that is damaged is left alone from now on: it is the only copy of what can still be read of it.
+    fn set_apart(&self, inputs: &[Arc<ColdFile>], error: &CoolError) {
+        let Some(object) = error.damaged_object() else {
+            return;
+        };
+        let damaged = inputs.iter().find(|file| file.path.as_ref() == object);
+        if let Some(file) = damaged {
+            self.state.lock().unmergeable.push(file.path.clone());
+        }
+    }
+
+    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted.
+    async fn write_merged(&self, inputs: &[Arc<ColdFile>]) -> Result<Arc<ColdFile>, CoolError> {
+        let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else {
+            return Err(CoolError::Closed);
+        };
+        let _permit = self
+            .shared
+            .coolings
+            .acquire()
+            .await
+            .map_err(|_| CoolError::Closed)?;
+        let name = paths::object_name(first.base_offset, last.end_offset, &nonce());
+        let path = self.key.prefix().join(name.as_str());
+        let written = self.copy_and_prove(inputs, &path).await;
+        match &written {
+            Err(CoolError::Stopped(_)) | Ok(_) => {}
+            // Nobody knows of the object yet. If it cannot be deleted, the next start does it.
+            Err(_) => drop(self.shared.store.delete(&path).await),
+        }
+        written
+    }
+
+    async fn copy_and_prove(
+        &self,
+        inputs: &[Arc<ColdFile>],
+        path: &Path,
+    ) -> Result<Arc<ColdFile>, CoolError> {
+        let waiting = Waiting(Arc::new(AtomicBool::new(false)));
+        let sign = StopSign {
+            deleting: Arc::clone(&self.deleting),
+            abandoned: Arc::clone(&waiting.0),
+        };
+        let object_store = self.shared.store.object_store();
+        let mut keys = false;
+        for input in inputs {
+            sign.check()?;
+            // Copied, damage would get a checksum of its own.
+            verify_bytes(object_store, input).await?;
+            keys |= has_keys(object_store, input).await?;
+        }
+        let Copied { written, rebuilt } = self.copy(inputs, keys, &sign, path).await?;
+        self.reached(Step::ObjectWritten)?;
+        self.shared.store.sync(path).await?;
+        self.reached(Step::ObjectSynced)?;
+        let file = merged_file(inputs, path, written)?;
+        verify_footer(object_store, &file).await?;
+        if self.shared.config.verify_replay {
+            verify_bytes(object_store, &file).await?;
+            let (store, proved) = (Arc::clone(object_store), Arc::clone(&file));
+            let handle = tokio::runtime::Handle::current();
+            blocking(move || {
+                for (chunk, expected) in proved.chunks.iter().zip(rebuilt) {
+                    sign.check()?;
+                    let out = &mut std::io::sink();
+                    let found = handle
+                        .block_on(read_chunk(&store, &proved, chunk, out))
+                        .map_err(CoolError::Replay)?;
+                    check_frames(&proved, chunk, found, expected).map_err(CoolError::Replay)?;
+                }
+                Ok::<(), CoolError>(())
+            })
+            .await??;
+        }
+        self.reached(Step::ObjectVerified)?;
+        Ok(file)
+    }
+
+    async fn copy(
+        &self,
+        inputs: &[Arc<ColdFile>],
+        has_keys: bool,
+        sign: &StopSign,
+        path: &Path,
+    ) -> Result<Copied, CoolError> {
+        let (parts_in, parts_out) = parts();
+        let options = WriteOptions {
+            row_group_bytes: self.shared.config.row_group_bytes,
+            zstd_level: self.shared.config.zstd_level,
+            shred_json: false,
+        };
+        let inputs = Inputs {
+            object_store: Arc::clone(self.shared.store.object_store()),
+            handle: tokio::runtime::Handle::current(),
+            files: inputs.to_vec(),
+            has_keys,
+            sign: sign.clone(),
+        };
+        let copying = {
+            let key = self.key.clone();
+            tokio::task::spawn_blocking(move || copy::copy(&inputs, &key, &options, parts_in))
+        };
+        let mut copied = None;
+        let whole = async {
+            copied = Some(copying.await.map_err(|error| ended_early(&error))??);
+            Ok::<(), CoolError>(())
+        };
+        sink::upload(&self.shared.store, path, parts_out, whole).await??;
+        copied.ok_or(CoolError::Closed)
+    }
+
+    /// Makes `file` the truth in place of `inputs` (COL-21). Whether it is; if not, its object is deleted. With `work` held.
+    async fn replace(
+        &self,
+        inputs: &[Arc<ColdFile>],
+        file: &Arc<ColdFile>,
+    ) -> Result<bool, CoolError> {
+        let next = match self.prove_and_plan(inputs, file).await {
+            Ok(Some(next)) => next,
+            Ok(None) => {
+                // Retention took some of them meanwhile.
+                self.shared.store.delete(&file.path).await?;
+                return Ok(false);
+            }
+            Err(error) => {
+                if !matches!(error, CoolError::Stopped(_)) {
+                    drop(self.shared.store.delete(&file.path).await);
+                }
+                return Err(error);
+            }
+        };
+        match self.commit(next).await {
+            Ok(Outcome::New) => Ok(true),
+            Ok(Outcome::Earlier) => {
+                // An earlier attempt at something had succeeded after all. What was merged now is superfluous, unless the truth names it.
+                if self.state.lock().manifest.same_file(file).is_none() {
+                    self.shared.store.delete(&file.path).await?;
+                }
+                Ok(false)
+            }
+            Err(error) => {
+                // Perhaps it is the truth by now. The next commit finds out.
+                self.state.lock().undecided.push(Arc::clone(file));
+                Err(error)
+            }
+        }
+    }
+
+    async fn prove_and_plan(
+        &self,
+        inputs: &[Arc<ColdFile>],
+        file: &Arc<ColdFile>,
+    ) -> Result<Option<Manifest>, CoolError> {
+        self.state.lock().check_writable(&self.key)?;
+        // This commit would make the manifest count as proved: what is hot and cold must be durable as a file first (COL-15).
+        self.prove(Offset::MAX).await?;
+        let state = self.state.lock();
+        Ok(state
+            .manifest
+            .with_merged(inputs, file, &self.shared.writer))
+    }
+}
+
+fn merged_file(
+    inputs: &[Arc<ColdFile>],
+    path: &Path,
+    written: Written,
+) -> Result<Arc<ColdFile>, CoolError> {
+    let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else {
+        return Err(CoolError::Closed);
+    };
+    Ok(Arc::new(ColdFile {
+        path: path.clone(),
+        base_offset: first.base_offset,
+        end_offset: last.end_offset,
+        rows: written.rows,
+        file_bytes: written.file_bytes,
+        file_crc32c: written.file_crc32c,
+        frame_bytes: written.frame_bytes,
+        min_timestamp_ns: written.min_timestamp_ns,
+        max_timestamp_ns: written.max_timestamp_ns,
+        appended_at_ns: inputs
+            .iter()
+            .map(|file| file.appended_at_ns)
+            .max()
+            .unwrap_or_default(),
+        chunks: written.chunks,
+        shredded: None,
+    }))
+}
+
+impl Manifest {
+    /// The next version, with `file` in place of `inputs`; `None` if they are not all there, side by side.
+    fn with_merged(
+        &self,
+        inputs: &[Arc<ColdFile>],
+        file: &Arc<ColdFile>,
+        writer: &str,
+    ) -> Option<Self> {
+        let range = self.position_of(inputs)?;
+        let mut next = self.next(writer);
+        next.files.splice(range, [Arc::clone(file)]);
+        Some(next)
+    }
+
+    fn position_of(&self, inputs: &[Arc<ColdFile>]) -> Option<Range<usize>> {
+        let first = inputs.first()?;
+        let start = self.files.iter().position(|file| file.path == first.path)?;
+        let end = start.checked_add(inputs.len())?;
+        let there = self.files.get(start..end)?;
+        let same = there
+            .iter()
+            .zip(inputs)
+            .all(|(there, input)| there.path == input.path);
+        same.then_some(start..end)
+    }
+}
