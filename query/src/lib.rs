@@ -20,6 +20,7 @@
 //! - **QRY-6** one odd record does not fail a text predicate for all others (`text_rewrite`).
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
+//! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
@@ -41,7 +42,9 @@ mod counters;
 mod error;
 
 mod engine;
+mod parameters;
 mod parse;
+mod planner;
 mod stream;
 
 mod catalog;

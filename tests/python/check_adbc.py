@@ -26,6 +26,48 @@ def fetch(connection, sql: str) -> list[tuple]:
         return cursor.fetchall()
 
 
+def run(connection, sql: str, parameters) -> list[tuple]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()
+
+
+def refusal(connection, sql: str, parameters) -> str:
+    try:
+        rows = run(connection, sql, parameters)
+    except Exception as error:  # the driver's own class of errors
+        return str(error)
+    raise AssertionError(f"{sql} with {parameters} gave {rows}")
+
+
+def check_parameters(connection) -> None:
+    """PUB-24: question marks in prepared statements."""
+    marks = 'SELECT ? AS tag, "_offset" FROM flights WHERE "_offset" >= ? AND "_offset" < ? ORDER BY 2'
+    expected = [("x", 2), ("x", 3), ("x", 4)]
+    expect(run(connection, marks, ("x", 2, 5)), expected, "? in written order")
+    numbers = "SELECT $1 AS tag, _offset FROM flights WHERE _offset >= $2 AND _offset < $3 ORDER BY 2"
+    expect(run(connection, numbers, ("x", 2, 5)), expected, "$1 $2 $3")
+    turned = "SELECT $3, _offset FROM flights WHERE _offset >= $1 AND _offset < $1 + $2 ORDER BY 2"
+    expect(run(connection, turned, (2, 3, "x")), expected, "$3 $1 $1 $2")
+    for value in ["x", 5, -1.5, True, b"\x00\xff", None]:
+        expect(run(connection, "SELECT ?", (value,)), [(value,)], f"SELECT ? gives {value!r} back")
+    null = "SELECT count(*) FROM flights WHERE _offset = ?"
+    expect(run(connection, null, (None,)), [(0,)], "nothing equals NULL")
+    for parameters in [("x", 2), ("x", 2, 5, 6)]:
+        said = f"takes 3 values for its parameters, {len(parameters)} were bound"
+        expect(said in refusal(connection, marks, parameters), True, f"{len(parameters)} values for 3 parameters")
+    for value in ["5' OR '1'='1", "'; DROP TABLE flights; --", "?"]:
+        carrier = "SELECT count(*) FROM flights WHERE _payload->>'carrier' = ?"
+        expect(run(connection, carrier, (value,)), [(0,)], f"{value!r} is a value")
+    with connection.cursor() as cursor:
+        for first, last in [(2, 4), (8, 10), (2, 4)]:
+            cursor.execute("SELECT _offset FROM flights WHERE _offset >= ? AND _offset < ? ORDER BY 1", (first, last))
+            expect(cursor.fetchall(), [(first,), (first + 1,)], "a second bind replaces the first")
+    batch = pyarrow.record_batch([["a", "b"], [7, 3]], names=["tag", "offset"])
+    each = run(connection, "SELECT ?, _offset FROM flights WHERE _offset = ?", batch)
+    expect(each, [("a", 7), ("b", 3)], "a row of values is a run")
+
+
 def main() -> None:
     sample = SAMPLE.read_bytes()
     lines = sample.splitlines(keepends=True)
@@ -73,6 +115,8 @@ def main() -> None:
                 connection, "SELECT cold_end_offset, high_watermark FROM sys.partitions WHERE topic = 'flights'"
             )
             expect(partitions, [(half, len(lines))], "sys.partitions shows the seam")
+
+            check_parameters(connection)
 
             try:
                 fetch(connection, "SELECT nothing FROM nowhere")

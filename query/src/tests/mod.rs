@@ -4,6 +4,7 @@
 mod boundary;
 mod engine;
 mod flight;
+mod prepared;
 mod pruning;
 mod statements;
 mod tiers;
