@@ -159,7 +159,10 @@ impl Planner {
     fn state(&self) -> SessionState {
         let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log)));
         let mut state = self.template.clone();
-        state.register_catalog_list(Arc::new(QueryCatalog::new(snapshots)));
+        state.register_catalog_list(Arc::new(QueryCatalog::new(
+            snapshots,
+            Arc::clone(&self.config.settings),
+        )));
         state.mark_start_execution();
         state
     }

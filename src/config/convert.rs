@@ -98,6 +98,7 @@ impl Config {
                 0 => default.target_partitions,
                 threads => threads,
             },
+            settings: self.settings().collect(),
         }
     }
 }

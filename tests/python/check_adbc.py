@@ -1,6 +1,7 @@
 """The Flight SQL driver from PyPI connects, lists tables and reads results, hot and cold."""
 
 import pathlib
+import urllib.request
 
 import adbc_driver_flightsql.dbapi
 import pyarrow
@@ -68,6 +69,29 @@ def check_parameters(connection) -> None:
     expect(each, [("a", 7), ("b", 3)], "a row of values is a run")
 
 
+def metric(server, name: str, topic: str) -> int:
+    """A number of /metrics, over all partitions of a topic."""
+    with urllib.request.urlopen(f"http://{server.address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    of_topic = [line for line in lines if line.startswith(name + "{") and f'topic="{topic}"' in line]
+    expect(len(of_topic) > 0, True, f"/metrics has {name}")
+    return sum(int(line.split()[-1]) for line in of_topic)
+
+
+def check_sys_tables(server, connection) -> None:
+    files = fetch(connection, "SELECT count(*), sum(file_bytes), sum(rows) FROM sys.files WHERE topic = 'flights'")
+    rows = fetch(connection, "SELECT cold_end_offset FROM sys.partitions WHERE topic = 'flights'")[0][0]
+    found = (metric(server, "basalt_cold_files", "flights"), metric(server, "basalt_cold_bytes", "flights"), rows)
+    expect(files, [found], "sys.files says what /metrics says")
+    server.run("consume", "flights", "--group", "readers", "--from", "earliest", "--to", "10")
+    ends = metric(server, "basalt_high_watermark", "flights")
+    groups = fetch(connection, "SELECT group_name, committed_offset, high_watermark, lag_records FROM sys.groups")
+    expect(groups, [("readers", 10, ends, ends - 10)], "sys.groups says what /metrics says")
+    settings = dict(fetch(connection, "SELECT name, value FROM sys.settings"))
+    expect(settings["data_dir"], str(server.data), "sys.settings shows a flag's effect")
+    expect(settings["query.batch_rows"], "8192", "sys.settings shows a default")
+
+
 def main() -> None:
     sample = SAMPLE.read_bytes()
     lines = sample.splitlines(keepends=True)
@@ -117,6 +141,7 @@ def main() -> None:
             expect(partitions, [(half, len(lines))], "sys.partitions shows the seam")
 
             check_parameters(connection)
+            check_sys_tables(server, connection)
 
             try:
                 fetch(connection, "SELECT nothing FROM nowhere")

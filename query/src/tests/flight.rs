@@ -207,6 +207,9 @@ async fn pub_25_every_command_streams_the_schema_it_announced() {
             "SELECT arrow_cast('a', 'Dictionary(Int32, Utf8)'), arrow_cast('a', 'Utf8View'), arrow_cast(X'61', 'BinaryView')",
             "SELECT arrow_cast([1], 'LargeList(Int64)'), array_agg(arrow_cast('a', 'Utf8View')) FROM flights",
             "SELECT * FROM sys.segments",
+            "SELECT * FROM sys.files",
+            "SELECT * FROM sys.groups",
+            "SELECT * FROM sys.settings",
             "SELECT * FROM information_schema.columns",
             "SELECT _offset AS o, row_number() OVER (ORDER BY _offset) FROM flights UNION ALL SELECT 1, 2",
             "EXPLAIN SELECT 1",
@@ -252,8 +255,11 @@ async fn metadata_says_what_there_is_and_obeys_filters() {
         "basalt|public|orders|BASE TABLE",
     ];
     let sys = [
+        "basalt|sys|files|SYSTEM TABLE",
+        "basalt|sys|groups|SYSTEM TABLE",
         "basalt|sys|partitions|SYSTEM TABLE",
         "basalt|sys|segments|SYSTEM TABLE",
+        "basalt|sys|settings|SYSTEM TABLE",
         "basalt|sys|topics|SYSTEM TABLE",
     ];
     for (command, expected) in [

@@ -7,6 +7,7 @@ mod flight;
 mod prepared;
 mod pruning;
 mod statements;
+mod sys_tables;
 mod tiers;
 
 use std::sync::Arc;

@@ -37,8 +37,11 @@ async fn the_server_describes_itself() {
     let expected = [
         "public|a",
         "public|b",
+        "sys|files",
+        "sys|groups",
         "sys|partitions",
         "sys|segments",
+        "sys|settings",
         "sys|topics",
     ];
     assert_eq!(fixture.rows(tables).await, expected);
