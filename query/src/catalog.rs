@@ -8,6 +8,7 @@ use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, 
 use datafusion::error::Result;
 use datafusion::logical_expr::TableType;
 
+use crate::Setting;
 use crate::snapshot::QuerySnapshots;
 use crate::sys_tables::{SysTable, SysTableKind};
 use crate::topic_table::TopicTable;
@@ -24,12 +25,17 @@ pub(crate) const INFORMATION_SCHEMA: &str = "information_schema";
 /// What one query can name.
 #[derive(Debug)]
 pub(crate) struct QueryCatalog {
-    snapshots: Arc<QuerySnapshots>,
+    schemas: Schemas,
 }
 
 impl QueryCatalog {
-    pub(crate) fn new(snapshots: Arc<QuerySnapshots>) -> Self {
-        Self { snapshots }
+    pub(crate) fn new(snapshots: Arc<QuerySnapshots>, settings: Arc<[Setting]>) -> Self {
+        Self {
+            schemas: Schemas {
+                snapshots,
+                settings,
+            },
+        }
     }
 }
 
@@ -47,13 +53,15 @@ impl CatalogProviderList for QueryCatalog {
     }
 
     fn catalog(&self, name: &str) -> Option<Arc<dyn CatalogProvider>> {
-        (name == CATALOG)
-            .then(|| Arc::new(Schemas(Arc::clone(&self.snapshots))) as Arc<dyn CatalogProvider>)
+        (name == CATALOG).then(|| Arc::new(self.schemas.clone()) as Arc<dyn CatalogProvider>)
     }
 }
 
-#[derive(Debug)]
-struct Schemas(Arc<QuerySnapshots>);
+#[derive(Debug, Clone)]
+struct Schemas {
+    snapshots: Arc<QuerySnapshots>,
+    settings: Arc<[Setting]>,
+}
 
 impl CatalogProvider for Schemas {
     fn schema_names(&self) -> Vec<String> {
@@ -62,8 +70,8 @@ impl CatalogProvider for Schemas {
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         match name {
-            TOPICS_SCHEMA => Some(Arc::new(Topics(Arc::clone(&self.0)))),
-            SYS_SCHEMA => Some(Arc::new(Sys(Arc::clone(&self.0)))),
+            TOPICS_SCHEMA => Some(Arc::new(Topics(Arc::clone(&self.snapshots)))),
+            SYS_SCHEMA => Some(Arc::new(Sys(self.clone()))),
             _ => None,
         }
     }
@@ -107,7 +115,7 @@ impl SchemaProvider for Topics {
 }
 
 #[derive(Debug)]
-struct Sys(Arc<QuerySnapshots>);
+struct Sys(Schemas);
 
 #[async_trait]
 impl SchemaProvider for Sys {
@@ -119,8 +127,12 @@ impl SchemaProvider for Sys {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let table =
-            SysTableKind::from_name(name).map(|kind| SysTable::new(kind, Arc::clone(&self.0)));
+        let Schemas {
+            snapshots,
+            settings,
+        } = &self.0;
+        let table = SysTableKind::from_name(name)
+            .map(|kind| SysTable::new(kind, Arc::clone(snapshots), Arc::clone(settings)));
         Ok(table.map(|table| Arc::new(table) as Arc<dyn TableProvider>))
     }
 

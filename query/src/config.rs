@@ -1,6 +1,18 @@
 //! What queries may use.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+/// A setting of the server, as `sys.settings` shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Setting {
+    /// Its name with its section, `query.timeout_ms`.
+    pub name: String,
+    /// What it is set to.
+    pub value: String,
+    /// What it does.
+    pub description: String,
+}
 
 /// Limits of the query engine.
 #[derive(Debug, Clone)]
@@ -16,6 +28,8 @@ pub struct QueryConfig {
     pub batch_rows: usize,
     /// Parallel streams of one query, and threads that all queries share. Default: the number of processors.
     pub target_partitions: usize,
+    /// The server's settings, which the engine only shows. Default: none.
+    pub settings: Arc<[Setting]>,
 }
 
 impl Default for QueryConfig {
@@ -26,6 +40,7 @@ impl Default for QueryConfig {
             batch_rows: 8192,
             target_partitions: std::thread::available_parallelism()
                 .map_or(1, std::num::NonZero::get),
+            settings: Arc::default(),
         }
     }
 }

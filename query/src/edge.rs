@@ -32,7 +32,7 @@ pub(crate) fn plain_schema(schema: &Schema) -> Result<SchemaRef, QueryError> {
 }
 
 /// The plain type of a column; `None` where there is none.
-fn column_type(data_type: &DataType) -> Option<DataType> {
+pub(crate) fn column_type(data_type: &DataType) -> Option<DataType> {
     // Only at the top: inside another type nothing renders the union's text.
     if *data_type == *JSON_UNION_DATA_TYPE {
         return Some(DataType::Utf8);

@@ -35,11 +35,13 @@ pub enum QueryError {
         #[source]
         source: Box<DataFusionError>,
     },
-    /// The statement has parameters. Write the values into it.
-    #[error("parameters are not supported yet, the statement has {names:?}")]
+    /// The statement has another number of parameters than values were bound to it. Prepare it, and bind as many.
+    #[error("the statement takes {expected} values for its parameters, {found} were bound")]
     Parameters {
-        /// The parameters, as the statement names them.
-        names: Vec<String>,
+        /// Values that it takes.
+        expected: usize,
+        /// Values that were bound.
+        found: usize,
     },
     /// A column of the result has a type that has no place in what clients read. Cast it in the statement.
     #[error(

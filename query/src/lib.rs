@@ -5,8 +5,8 @@
 //!
 //! Every topic is a table of schema `public`, named exactly as the topic, with the columns `_partition INT`,
 //! `_offset BIGINT`, `_timestamp TIMESTAMP(ns, UTC)`, `_key BINARY`, `_headers LIST<STRUCT<key, value>>`,
-//! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions` and
-//! `segments`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
+//! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions`,
+//! `segments`, `files`, `groups` and `settings`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
 //!
 //! This crate knows no protocol but Flight SQL, no file names and no network but what tonic hands it: where records lie,
 //! and where hot and cold meet, is the tiered log's to say.
@@ -20,6 +20,7 @@
 //! - **QRY-6** one odd record does not fail a text predicate for all others (`text_rewrite`).
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
+//! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
@@ -41,7 +42,9 @@ mod counters;
 mod error;
 
 mod engine;
+mod parameters;
 mod parse;
+mod planner;
 mod stream;
 
 mod catalog;
@@ -60,7 +63,7 @@ mod text_rewrite;
 
 mod flight;
 
-pub use config::QueryConfig;
+pub use config::{QueryConfig, Setting};
 pub use counters::QueryCounters;
 pub use engine::QueryEngine;
 pub use error::QueryError;

@@ -18,7 +18,8 @@ use tokio::task::{JoinError, JoinHandle};
 use crate::QueryError;
 use crate::counters::Outcome;
 use crate::edge::plain_batch;
-use crate::engine::Planner;
+use crate::parameters::Query;
+use crate::planner::Planner;
 
 /// Batches that wait for the reader before the query does.
 const WAITING_BATCHES: usize = 2;
@@ -69,11 +70,11 @@ impl Stream for QueryStream {
 pub(crate) async fn start(
     runtime: &Runtime,
     planner: Arc<Planner>,
-    sql: String,
+    query: Query,
 ) -> Result<QueryStream, QueryError> {
     let (started, schema) = oneshot::channel();
     let (send, rows) = mpsc::channel(WAITING_BATCHES);
-    let mut task = AbortOnDrop(runtime.spawn(run(planner, sql, started, send)));
+    let mut task = AbortOnDrop(runtime.spawn(run(planner, query, started, send)));
     match schema.await {
         Ok(schema) => Ok(QueryStream {
             schema: schema?,
@@ -106,7 +107,7 @@ pub(crate) fn join_error(error: JoinError) -> QueryError {
 type Started = oneshot::Sender<Result<SchemaRef, QueryError>>;
 type Rows = mpsc::Sender<Result<RecordBatch, QueryError>>;
 
-async fn run(planner: Arc<Planner>, sql: String, started: Started, rows: Rows) {
+async fn run(planner: Arc<Planner>, query: Query, started: Started, rows: Rows) {
     planner.counters.start();
     // Counts a query that is dropped or panics on the way, too.
     let mut ending = Ending {
@@ -115,7 +116,8 @@ async fn run(planner: Arc<Planner>, sql: String, started: Started, rows: Rows) {
     };
     let timeout = planner.config.timeout;
     let mut started = Some(started);
-    let finished = tokio::time::timeout(timeout, answer(&planner, &sql, &mut started, &rows)).await;
+    let finished =
+        tokio::time::timeout(timeout, answer(&planner, &query, &mut started, &rows)).await;
     let error = match finished {
         Ok(Ok(outcome)) => {
             ending.outcome = outcome;
@@ -153,24 +155,30 @@ impl Drop for Ending {
 
 async fn answer(
     planner: &Planner,
-    sql: &str,
+    query: &Query,
     started: &mut Option<Started>,
     rows: &Rows,
 ) -> Result<Outcome, QueryError> {
-    let mut planned = planner.plan(sql).await?;
-    let plan = planned.physical_plan().await?;
-    let schema = &planned.schema;
-    let mut batches = execute_stream(plan, planned.task_context())?;
-    if let Some(started) = started.take() {
-        drop(started.send(Ok(Arc::clone(schema))));
-    }
-    while let Some(batch) = batches.next().await {
-        let batch = plain_batch(&batch?, schema)?;
-        planner.counters.rows(batch.num_rows());
-        if rows.send(Ok(batch)).await.is_err() {
-            return Ok(Outcome::Cancelled);
+    let mut planned = planner.plan(query).await?;
+    let schema = Arc::clone(&planned.schema);
+    let mut announce = || {
+        if let Some(started) = started.take() {
+            drop(started.send(Ok(Arc::clone(&schema))));
+        }
+    };
+    for run in 0..planned.run_count() {
+        let plan = planned.physical_plan(run).await?;
+        let mut batches = execute_stream(plan, planned.task_context())?;
+        announce();
+        while let Some(batch) = batches.next().await {
+            let batch = plain_batch(&batch?, &schema)?;
+            planner.counters.rows(batch.num_rows());
+            if rows.send(Ok(batch)).await.is_err() {
+                return Ok(Outcome::Cancelled);
+            }
         }
     }
-    drop(batches);
+    // Where no run was asked for there are no rows, but there is a schema.
+    announce();
     Ok(Outcome::Succeeded)
 }

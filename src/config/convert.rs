@@ -99,6 +99,7 @@ impl Config {
                 0 => default.target_partitions,
                 threads => threads,
             },
+            settings: self.settings().collect(),
         }
     }
 }

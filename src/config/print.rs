@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use basalt_query::Setting;
 use toml::{Table, Value};
 
 use super::load::variable;
@@ -30,23 +31,52 @@ const LISTEN: Field = Field {
     range: None,
 };
 
+const TOP: [Field; 2] = [DATA_DIR, LISTEN];
+
+/// Name, meaning and settings of each section.
+const SECTIONS: [(&str, &[&str], &[Field]); 4] = [
+    ("log", LogSection::DOC, LogSection::FIELDS),
+    ("cold", ColdSection::DOC, ColdSection::FIELDS),
+    ("server", ServerSection::DOC, ServerSection::FIELDS),
+    ("query", QuerySection::DOC, QuerySection::FIELDS),
+];
+
 impl Config {
+    /// The effective settings as `sys.settings` shows them, in the order of [`Config::to_commented_toml`].
+    pub(crate) fn settings(&self) -> impl Iterator<Item = Setting> {
+        let table = Table::try_from(self).unwrap_or_default();
+        let top = TOP.into_iter().map(|field| ("", field));
+        let sections = SECTIONS
+            .into_iter()
+            .flat_map(|(section, _, fields)| fields.iter().map(move |field| (section, *field)));
+        top.chain(sections).filter_map(move |(section, field)| {
+            let values = match section {
+                "" => &table,
+                section => table.get(section)?.as_table()?,
+            };
+            let value = match values.get(field.name)? {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            let doc: Vec<_> = field.doc.iter().map(|line| line.trim()).collect();
+            Some(Setting {
+                name: key(section, &field),
+                value,
+                description: doc.join(" "),
+            })
+        })
+    }
+
     /// The settings as commented TOML, which [`Config::load`] reads back to an equal value.
     #[must_use]
     pub fn to_commented_toml(&self) -> String {
         let mut out = String::from(HEAD);
         let table = Table::try_from(self).unwrap_or_default();
         let defaults = Table::try_from(Config::default()).unwrap_or_default();
-        for field in [DATA_DIR, LISTEN] {
+        for field in TOP {
             push_field(&mut out, "", &field, &table, &defaults);
         }
-        let sections: [(&str, &[&str], &[Field]); 4] = [
-            ("log", LogSection::DOC, LogSection::FIELDS),
-            ("cold", ColdSection::DOC, ColdSection::FIELDS),
-            ("server", ServerSection::DOC, ServerSection::FIELDS),
-            ("query", QuerySection::DOC, QuerySection::FIELDS),
-        ];
-        for (name, doc, fields) in sections {
+        for (name, doc, fields) in SECTIONS {
             out.push('\n');
             push_lines(&mut out, doc);
             let _ = writeln!(out, "[{name}]");
@@ -63,6 +93,14 @@ impl Config {
     }
 }
 
+/// The name of a setting with its section.
+fn key(section: &str, field: &Field) -> String {
+    match section {
+        "" => field.name.to_owned(),
+        section => format!("{section}.{}", field.name),
+    }
+}
+
 fn push_lines(out: &mut String, lines: &[&str]) {
     for line in lines {
         let _ = writeln!(out, "#{line}");
@@ -73,11 +111,7 @@ fn push_field(out: &mut String, section: &str, field: &Field, values: &Table, de
     let (Some(value), Some(default)) = (values.get(field.name), defaults.get(field.name)) else {
         return;
     };
-    let key = if section.is_empty() {
-        field.name.to_owned()
-    } else {
-        format!("{section}.{}", field.name)
-    };
+    let key = key(section, field);
     out.push('\n');
     push_lines(out, field.doc);
     let _ = write!(out, "# Default: {default}.");

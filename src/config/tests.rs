@@ -155,6 +155,29 @@ fn a_request_must_hold_the_largest_frame() {
 }
 
 #[test]
+fn settings_are_shown_by_full_name_with_their_effective_value_and_meaning() {
+    let mut config = Config {
+        data_dir: "/a \"b\"\\c".into(),
+        ..Config::default()
+    };
+    config.log.durability = DurabilityLevel::Os;
+    let shown: Vec<_> = config.settings().collect();
+    let mut names: Vec<_> = shown.iter().map(|setting| setting.name.clone()).collect();
+    let mut expected = keys(&toml::Table::try_from(&config).unwrap());
+    names.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(names, expected);
+    let value = |name: &str| {
+        let setting = shown.iter().find(|setting| setting.name == name);
+        setting.unwrap().value.as_str()
+    };
+    assert_eq!(value("data_dir"), "/a \"b\"\\c");
+    assert_eq!(value("log.durability"), "os");
+    assert_eq!(value("query.batch_rows"), "8192");
+    assert!(shown.iter().all(|setting| setting.description.len() > 20));
+}
+
+#[test]
 fn printed_settings_read_back_equal_and_name_every_setting_with_its_variable() {
     let mut config = Config {
         data_dir: "/a \"b\"\\c".into(),

@@ -1,6 +1,7 @@
 """The Flight SQL driver from PyPI connects, lists tables and reads results, hot and cold."""
 
 import pathlib
+import urllib.request
 
 import adbc_driver_flightsql.dbapi
 import pyarrow
@@ -24,6 +25,71 @@ def fetch(connection, sql: str) -> list[tuple]:
     with connection.cursor() as cursor:
         cursor.execute(sql)
         return cursor.fetchall()
+
+
+def run(connection, sql: str, parameters) -> list[tuple]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql, parameters)
+        return cursor.fetchall()
+
+
+def refusal(connection, sql: str, parameters) -> str:
+    try:
+        rows = run(connection, sql, parameters)
+    except Exception as error:  # the driver's own class of errors
+        return str(error)
+    raise AssertionError(f"{sql} with {parameters} gave {rows}")
+
+
+def check_parameters(connection) -> None:
+    """PUB-24: question marks in prepared statements."""
+    marks = 'SELECT ? AS tag, "_offset" FROM flights WHERE "_offset" >= ? AND "_offset" < ? ORDER BY 2'
+    expected = [("x", 2), ("x", 3), ("x", 4)]
+    expect(run(connection, marks, ("x", 2, 5)), expected, "? in written order")
+    numbers = "SELECT $1 AS tag, _offset FROM flights WHERE _offset >= $2 AND _offset < $3 ORDER BY 2"
+    expect(run(connection, numbers, ("x", 2, 5)), expected, "$1 $2 $3")
+    turned = "SELECT $3, _offset FROM flights WHERE _offset >= $1 AND _offset < $1 + $2 ORDER BY 2"
+    expect(run(connection, turned, (2, 3, "x")), expected, "$3 $1 $1 $2")
+    for value in ["x", 5, -1.5, True, b"\x00\xff", None]:
+        expect(run(connection, "SELECT ?", (value,)), [(value,)], f"SELECT ? gives {value!r} back")
+    null = "SELECT count(*) FROM flights WHERE _offset = ?"
+    expect(run(connection, null, (None,)), [(0,)], "nothing equals NULL")
+    for parameters in [("x", 2), ("x", 2, 5, 6)]:
+        said = f"takes 3 values for its parameters, {len(parameters)} were bound"
+        expect(said in refusal(connection, marks, parameters), True, f"{len(parameters)} values for 3 parameters")
+    for value in ["5' OR '1'='1", "'; DROP TABLE flights; --", "?"]:
+        carrier = "SELECT count(*) FROM flights WHERE _payload->>'carrier' = ?"
+        expect(run(connection, carrier, (value,)), [(0,)], f"{value!r} is a value")
+    with connection.cursor() as cursor:
+        for first, last in [(2, 4), (8, 10), (2, 4)]:
+            cursor.execute("SELECT _offset FROM flights WHERE _offset >= ? AND _offset < ? ORDER BY 1", (first, last))
+            expect(cursor.fetchall(), [(first,), (first + 1,)], "a second bind replaces the first")
+    batch = pyarrow.record_batch([["a", "b"], [7, 3]], names=["tag", "offset"])
+    each = run(connection, "SELECT ?, _offset FROM flights WHERE _offset = ?", batch)
+    expect(each, [("a", 7), ("b", 3)], "a row of values is a run")
+
+
+def metric(server, name: str, topic: str) -> int:
+    """A number of /metrics, over all partitions of a topic."""
+    with urllib.request.urlopen(f"http://{server.address}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    of_topic = [line for line in lines if line.startswith(name + "{") and f'topic="{topic}"' in line]
+    expect(len(of_topic) > 0, True, f"/metrics has {name}")
+    return sum(int(line.split()[-1]) for line in of_topic)
+
+
+def check_sys_tables(server, connection) -> None:
+    files = fetch(connection, "SELECT count(*), sum(file_bytes), sum(rows) FROM sys.files WHERE topic = 'flights'")
+    rows = fetch(connection, "SELECT cold_end_offset FROM sys.partitions WHERE topic = 'flights'")[0][0]
+    found = (metric(server, "basalt_cold_files", "flights"), metric(server, "basalt_cold_bytes", "flights"), rows)
+    expect(files, [found], "sys.files says what /metrics says")
+    server.run("consume", "flights", "--group", "readers", "--from", "earliest", "--to", "10")
+    ends = metric(server, "basalt_high_watermark", "flights")
+    groups = fetch(connection, "SELECT group_name, committed_offset, high_watermark, lag_records FROM sys.groups")
+    expect(groups, [("readers", 10, ends, ends - 10)], "sys.groups says what /metrics says")
+    settings = dict(fetch(connection, "SELECT name, value FROM sys.settings"))
+    expect(settings["data_dir"], str(server.data), "sys.settings shows a flag's effect")
+    expect(settings["query.batch_rows"], "8192", "sys.settings shows a default")
 
 
 def main() -> None:
@@ -73,6 +139,9 @@ def main() -> None:
                 connection, "SELECT cold_end_offset, high_watermark FROM sys.partitions WHERE topic = 'flights'"
             )
             expect(partitions, [(half, len(lines))], "sys.partitions shows the seam")
+
+            check_parameters(connection)
+            check_sys_tables(server, connection)
 
             try:
                 fetch(connection, "SELECT nothing FROM nowhere")

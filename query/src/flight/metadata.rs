@@ -15,6 +15,7 @@ use tonic::Status;
 use super::{sql_info, xdbc_types};
 use crate::catalog::{CATALOG, INFORMATION_SCHEMA, SYS_SCHEMA, TOPICS_SCHEMA};
 use crate::edge::plain_schema;
+use crate::parameters::Query;
 use crate::snapshot::topic_schema;
 use crate::sys_tables::SysTableKind;
 use crate::{QueryEngine, QueryError};
@@ -119,10 +120,8 @@ impl MetadataCommand for CommandGetTables {
 }
 
 async fn information_columns(engine: &QueryEngine, view: &str) -> Result<SchemaRef, QueryError> {
-    Ok(engine
-        .describe(&format!("SELECT * FROM {INFORMATION_SCHEMA}.{view}"))
-        .await?
-        .schema)
+    let sql = format!("SELECT * FROM {INFORMATION_SCHEMA}.{view}");
+    engine.describe(Query::plain(&sql)).await
 }
 
 impl MetadataCommand for CommandGetSqlInfo {

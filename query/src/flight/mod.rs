@@ -2,10 +2,12 @@
 //!
 //! What drivers call and how they are answered: metadata commands ([`metadata`], [`sql_info`], [`xdbc_types`]),
 //! statements and prepared statements ([`service`]). The service holds no state of a client: a ticket and a prepared
-//! statement's handle are the statement itself ([`ticket`]), planned again when they are used.
+//! statement's handle are the statement itself and the values bound to it ([`ticket`], [`bind`]), planned again when they are
+//! used.
 //!
 //! Authentication is off: a handshake is answered with a token that is never asked for again.
 
+mod bind;
 mod handshake;
 mod metadata;
 mod service;

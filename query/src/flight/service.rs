@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use arrow::array::RecordBatch;
-use arrow::datatypes::Schema;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_server::FlightService;
@@ -15,7 +15,8 @@ use arrow_flight::sql::{
     CommandGetDbSchemas, CommandGetExportedKeys, CommandGetImportedKeys, CommandGetPrimaryKeys,
     CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables, CommandGetXdbcTypeInfo,
     CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest,
-    CommandStatementQuery, CommandStatementUpdate, ProstMessageExt, SqlInfo, TicketStatementQuery,
+    CommandStatementQuery, CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt,
+    SqlInfo, TicketStatementQuery,
 };
 use arrow_flight::{
     Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
@@ -27,9 +28,10 @@ use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::metadata::MetadataCommand;
-use super::{handshake, ticket};
+use super::{bind, handshake, ticket};
 use crate::QueryEngine;
 use crate::edge::split_by_bytes;
+use crate::parameters::Query;
 
 /// Bytes of a batch that goes out in one message: below the 4 MiB that clients take by default, with room for what
 /// surrounds it. A single row that is larger goes out alone.
@@ -60,10 +62,10 @@ impl FlightSqlServer {
         Self { engine }
     }
 
-    async fn rows_of(&self, sql: &str) -> DoGetResponse {
+    async fn rows_of(&self, query: Query) -> DoGetResponse {
         let rows = self
             .engine
-            .query(sql)
+            .run(query)
             .await
             .map_err(|error| error.status())?;
         let schema = rows.schema();
@@ -82,6 +84,11 @@ impl FlightSqlServer {
             .build(pieces)
             .map_err(Status::from);
         Ok(Response::new(Box::pin(data)))
+    }
+
+    async fn described(&self, query: Query) -> Result<SchemaRef, Status> {
+        let schema = self.engine.describe(query).await;
+        schema.map_err(|error| error.status())
     }
 
     async fn rows_of_metadata(&self, command: impl MetadataCommand) -> DoGetResponse {
@@ -152,15 +159,12 @@ impl FlightSqlService for FlightSqlServer {
         query: CommandStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> InfoResponse {
-        let description = self
-            .engine
-            .describe(&query.query)
-            .await
-            .map_err(|error| error.status())?;
+        let query = Query::plain(&query.query);
         let statement = TicketStatementQuery {
-            statement_handle: ticket::encode(&query.query),
+            statement_handle: ticket::encode(&query)?,
         };
-        announce(&description.schema, &statement, request)
+        let schema = self.described(query).await?;
+        announce(&schema, &statement, request)
     }
 
     async fn do_get_statement(
@@ -177,15 +181,16 @@ impl FlightSqlService for FlightSqlServer {
         query: ActionCreatePreparedStatementRequest,
         _request: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
+        let handle = ticket::encode(&Query::plain(&query.query))?;
         let description = self
             .engine
-            .describe(&query.query)
+            .prepare(query.query)
             .await
             .map_err(|error| error.status())?;
         Ok(ActionCreatePreparedStatementResult {
-            prepared_statement_handle: ticket::encode(&query.query),
+            prepared_statement_handle: handle,
             dataset_schema: ipc_schema(&description.schema)?,
-            parameter_schema: ipc_schema(&Schema::empty())?,
+            parameter_schema: ipc_schema(&description.parameters)?,
         })
     }
 
@@ -202,13 +207,9 @@ impl FlightSqlService for FlightSqlServer {
         query: CommandPreparedStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> InfoResponse {
-        let sql = ticket::decode(&query.prepared_statement_handle)?;
-        let description = self
-            .engine
-            .describe(sql)
-            .await
-            .map_err(|error| error.status())?;
-        announce(&description.schema, &query, request)
+        let prepared = ticket::decode(&query.prepared_statement_handle)?;
+        let schema = self.described(prepared).await?;
+        announce(&schema, &query, request)
     }
 
     async fn do_get_prepared_statement(
@@ -218,6 +219,18 @@ impl FlightSqlService for FlightSqlServer {
     ) -> DoGetResponse {
         self.rows_of(ticket::decode(&query.prepared_statement_handle)?)
             .await
+    }
+
+    async fn do_put_prepared_statement_query(
+        &self,
+        query: CommandPreparedStatementQuery,
+        request: Request<PeekableFlightDataStream>,
+    ) -> Result<DoPutPreparedStatementResult, Status> {
+        let prepared = ticket::decode(&query.prepared_statement_handle)?;
+        let bound = bind::bind(prepared, request.into_inner()).await?;
+        Ok(DoPutPreparedStatementResult {
+            prepared_statement_handle: Some(ticket::encode(&bound)?),
+        })
     }
 
     async fn do_put_statement_update(

@@ -201,7 +201,7 @@ fn limits(info: &mut SqlInfoDataBuilder) {
     info.append(SqlInfo::SqlMaxRowSizeIncludesBlobs, true);
     info.append(
         SqlInfo::SqlMaxStatementLength,
-        i64::try_from(crate::engine::STATEMENT_BYTES).unwrap_or(i64::MAX),
+        i64::try_from(crate::planner::STATEMENT_BYTES).unwrap_or(i64::MAX),
     );
     info.append(SqlInfo::SqlMaxTableNameLength, 249_i64);
 }

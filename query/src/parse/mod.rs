@@ -1,10 +1,10 @@
 //! SQL text to a statement.
 //!
-//! The dialect is PostgreSQL's ([`dialect`]): it has the JSON operators. There `?` is an operator and `$1` a parameter;
-//! drivers that know only `?` as a parameter are understood by where it stands: a `?` that has no operand before it cannot
-//! be the operator.
+//! The dialect is PostgreSQL's ([`dialect`]): it has the JSON operators. Which `?` are parameters is told by where they
+//! stand ([`parameters`]).
 
 mod dialect;
+mod parameters;
 
 use datafusion::common::DataFusionError;
 use datafusion::sql::parser::{DFParserBuilder, Statement};
@@ -24,13 +24,29 @@ const STEPS: usize = 10_000;
 /// it again, walks on the stack, in time that grows with its square. Lists of values are flat and have no such limit.
 const OPERATOR_LIMIT: usize = 1_000;
 
-/// Parses exactly one statement.
-pub(crate) fn parse(sql: &str) -> Result<Statement, DataFusionError> {
-    let mut tokens = Tokenizer::new(&BoundedDialect::new(0), sql)
+/// A statement that was read.
+pub(crate) struct Parsed {
+    pub(crate) statement: Statement,
+    /// Values that it takes: the number of its `?`, or its highest `$n`.
+    pub(crate) parameter_count: usize,
+}
+
+/// Values that `sql` takes, without a look at the rest of it.
+pub(crate) fn parameter_count(sql: &str) -> Result<usize, DataFusionError> {
+    parameters::mark(&mut tokens(sql)?)
+}
+
+fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, DataFusionError> {
+    Ok(Tokenizer::new(&BoundedDialect::new(0), sql)
         .tokenize_with_location()
-        .map_err(ParserError::from)?;
+        .map_err(ParserError::from)?)
+}
+
+/// Parses exactly one statement.
+pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
+    let mut tokens = tokens(sql)?;
     refuse_deep(&tokens)?;
-    mark_parameters(&mut tokens);
+    let parameter_count = parameters::mark(&mut tokens)?;
     let dialect = BoundedDialect::new(STEPS + tokens.len() * STEPS_A_TOKEN);
     let mut statements = DFParserBuilder::new(tokens)
         .with_dialect(&dialect)
@@ -38,7 +54,10 @@ pub(crate) fn parse(sql: &str) -> Result<Statement, DataFusionError> {
         .build()?
         .parse_statements()?;
     match (statements.pop_front(), statements.len()) {
-        (Some(statement), 0) => Ok(statement),
+        (Some(statement), 0) => Ok(Parsed {
+            statement,
+            parameter_count,
+        }),
         (None, _) => Err(DataFusionError::Plan(
             "the text holds no statement".to_owned(),
         )),
@@ -103,83 +122,12 @@ fn is_operator(token: &Token) -> bool {
     }
 }
 
-/// Turns each `?` without an operand before it into the parameter of its number.
-fn mark_parameters(tokens: &mut [TokenWithSpan]) {
-    let mut after_operand = false;
-    let mut parameters = 0;
-    for token in tokens {
-        if let Token::Whitespace(_) = token.token {
-            continue;
-        }
-        if token.token == Token::Question && !after_operand {
-            parameters += 1;
-            token.token = Token::Placeholder(format!("${parameters}"));
-        }
-        after_operand = ends_operand(&token.token);
-    }
-}
-
-/// Whether a value can end with `token`.
-fn ends_operand(token: &Token) -> bool {
-    match token {
-        Token::Word(word) => !matches!(
-            word.keyword,
-            Keyword::AND
-                | Keyword::BETWEEN
-                | Keyword::BY
-                | Keyword::CASE
-                | Keyword::DISTINCT
-                | Keyword::ELSE
-                | Keyword::FROM
-                | Keyword::HAVING
-                | Keyword::ILIKE
-                | Keyword::IN
-                | Keyword::LIKE
-                | Keyword::LIMIT
-                | Keyword::NOT
-                | Keyword::OFFSET
-                | Keyword::ON
-                | Keyword::OR
-                | Keyword::SELECT
-                | Keyword::THEN
-                | Keyword::VALUES
-                | Keyword::WHEN
-                | Keyword::WHERE
-        ),
-        Token::RParen
-        | Token::RBracket
-        | Token::Number(..)
-        | Token::SingleQuotedString(_)
-        | Token::EscapedStringLiteral(_)
-        | Token::HexStringLiteral(_)
-        | Token::DollarQuotedString(_)
-        | Token::Placeholder(_) => true,
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn normalised(sql: &str) -> String {
-        parse(sql).unwrap().to_string()
-    }
-
-    #[test]
-    fn question_mark_is_the_operator_after_a_value_and_a_parameter_elsewhere() {
-        assert_eq!(
-            normalised("SELECT _payload ? 'a' FROM t"),
-            "SELECT _payload ? 'a' FROM t"
-        );
-        assert_eq!(
-            normalised("SELECT a FROM t WHERE b = ? AND c BETWEEN ? AND ? AND d IN (?, ?) LIMIT ?"),
-            "SELECT a FROM t WHERE b = $1 AND c BETWEEN $2 AND $3 AND d IN ($4, $5) LIMIT $6"
-        );
-        assert_eq!(
-            normalised("SELECT (a->'b') ? 'c' FROM t"),
-            "SELECT (a -> 'b') ? 'c' FROM t"
-        );
+        parse(sql).unwrap().statement.to_string()
     }
 
     #[test]

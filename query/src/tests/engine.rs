@@ -11,7 +11,8 @@ use futures::StreamExt;
 use tonic::Code;
 
 use super::{Fixture, eventually};
-use crate::engine::Planner;
+use crate::parameters::Query;
+use crate::planner::Planner;
 use crate::{QueryConfig, QueryError};
 
 /// Rows without end, for all that a test waits for.
@@ -148,7 +149,7 @@ impl crate::QueryEngine {
             .register_udf(Arc::new(udf.clone()))
             .unwrap();
         let mut rows =
-            crate::stream::start(self.runtime(), Arc::new(planner), sql.to_owned()).await?;
+            crate::stream::start(self.runtime(), Arc::new(planner), Query::plain(sql)).await?;
         let mut count = 0;
         while let Some(batch) = rows.next().await {
             count += batch?.num_rows();

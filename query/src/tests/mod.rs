@@ -4,8 +4,10 @@
 mod boundary;
 mod engine;
 mod flight;
+mod prepared;
 mod pruning;
 mod statements;
+mod sys_tables;
 mod tiers;
 
 use std::sync::Arc;

@@ -6,11 +6,17 @@ use basalt_proto::Frame;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use super::Fixture;
+use crate::parameters::Query;
 
 /// Runs `sql` and adds up a metric over its plan.
 async fn metrics(fixture: &Fixture, sql: &str, names: &[&str]) -> (usize, Vec<usize>) {
-    let mut planned = fixture.engine.planner().plan(sql).await.unwrap();
-    let plan = planned.physical_plan().await.unwrap();
+    let mut planned = fixture
+        .engine
+        .planner()
+        .plan(&Query::plain(sql))
+        .await
+        .unwrap();
+    let plan = planned.physical_plan(0).await.unwrap();
     let batches = collect(Arc::clone(&plan), planned.task_context())
         .await
         .unwrap();

@@ -37,8 +37,11 @@ async fn the_server_describes_itself() {
     let expected = [
         "public|a",
         "public|b",
+        "sys|files",
+        "sys|groups",
         "sys|partitions",
         "sys|segments",
+        "sys|settings",
         "sys|topics",
     ];
     assert_eq!(fixture.rows(tables).await, expected);
@@ -99,18 +102,23 @@ async fn only_reading_is_allowed() {
 }
 
 #[tokio::test]
-async fn parameters_are_refused_by_name() {
+async fn parameters_without_values_are_refused_and_counted() {
     let fixture = Fixture::new().await;
     fixture.create("t", 1, 4096).await;
-    for sql in [
-        "SELECT * FROM t WHERE _offset = $1",
-        "SELECT * FROM t WHERE _offset = ?",
+    for (sql, count) in [
+        ("SELECT * FROM t WHERE _offset = $2", 2),
+        ("SELECT * FROM t WHERE _offset = ?", 1),
+        ("EXPLAIN SELECT ?", 1),
     ] {
         let error = fixture.error(sql).await;
         assert!(
-            matches!(&error, QueryError::Parameters { names } if names == &["$1"]),
+            matches!(&error, QueryError::Parameters { expected, found: 0 } if *expected == count),
             "{error}"
         );
+    }
+    for sql in ["SELECT :a", "SELECT $a", "SELECT ?, $1"] {
+        let error = fixture.error(sql).await;
+        assert_eq!(error.status().code(), Code::InvalidArgument, "{error}");
     }
 }
 

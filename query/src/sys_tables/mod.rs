@@ -1,21 +1,21 @@
-//! `sys.topics`, `sys.partitions` and `sys.segments`: the server's state as tables.
+//! Schema `sys`: the server's state as tables.
+
+mod files;
+mod groups;
+mod segments;
 
 use std::sync::Arc;
 
-use arrow::array::{
-    ArrayRef, BooleanBuilder, Int32Builder, Int64Builder, RecordBatch, StringBuilder,
-    TimestampNanosecondBuilder,
-};
+use arrow::array::{ArrayRef, Int32Builder, Int64Builder, RecordBatch, StringArray, StringBuilder};
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef, TimeUnit};
 use async_trait::async_trait;
-use basalt_columnar::{ColdFile, PartitionSnapshot, sql_timestamp_ns};
-use basalt_log::SegmentView;
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::datasource::memory::MemorySourceConfig;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 
+use crate::Setting;
 use crate::snapshot::QuerySnapshots;
 
 /// The tables of schema `sys`.
@@ -27,16 +27,32 @@ pub(crate) enum SysTableKind {
     Partitions,
     /// A row a hot segment and a cold file.
     Segments,
+    /// A row a cold file.
+    Files,
+    /// A row a partition in which a group has committed.
+    Groups,
+    /// A row a setting of the server.
+    Settings,
 }
 
 impl SysTableKind {
-    pub(crate) const ALL: [Self; 3] = [Self::Topics, Self::Partitions, Self::Segments];
+    pub(crate) const ALL: [Self; 6] = [
+        Self::Topics,
+        Self::Partitions,
+        Self::Segments,
+        Self::Files,
+        Self::Groups,
+        Self::Settings,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Topics => "topics",
             Self::Partitions => "partitions",
             Self::Segments => "segments",
+            Self::Files => "files",
+            Self::Groups => "groups",
+            Self::Settings => "settings",
         }
     }
 
@@ -90,6 +106,27 @@ impl SysTableKind {
                 Field::new("sealed", DataType::Boolean, false),
                 text("path"),
             ],
+            Self::Files => vec![
+                text("topic"),
+                partition(),
+                text("path"),
+                count("base_offset"),
+                count("end_offset"),
+                count("rows"),
+                count("frame_bytes"),
+                count("file_bytes"),
+                stamp("min_timestamp"),
+                stamp("max_timestamp"),
+            ],
+            Self::Groups => vec![
+                text("group_name"),
+                text("topic"),
+                partition(),
+                count("committed_offset"),
+                count("high_watermark"),
+                count("lag_records"),
+            ],
+            Self::Settings => vec![text("name"), text("value"), text("description")],
         };
         Arc::new(Schema::new(fields))
     }
@@ -110,18 +147,30 @@ const SETTINGS: [&str; 6] = [
 pub(crate) struct SysTable {
     kind: SysTableKind,
     snapshots: Arc<QuerySnapshots>,
+    settings: Arc<[Setting]>,
 }
 
 impl SysTable {
-    pub(crate) fn new(kind: SysTableKind, snapshots: Arc<QuerySnapshots>) -> Self {
-        Self { kind, snapshots }
+    pub(crate) fn new(
+        kind: SysTableKind,
+        snapshots: Arc<QuerySnapshots>,
+        settings: Arc<[Setting]>,
+    ) -> Self {
+        Self {
+            kind,
+            snapshots,
+            settings,
+        }
     }
 
     fn rows(&self) -> Result<RecordBatch> {
         let columns = match self.kind {
             SysTableKind::Topics => topics(&self.snapshots),
             SysTableKind::Partitions => partitions(&self.snapshots),
-            SysTableKind::Segments => segments(&self.snapshots),
+            SysTableKind::Segments => segments::segments(&self.snapshots),
+            SysTableKind::Files => files::files(&self.snapshots),
+            SysTableKind::Groups => groups::groups(self.snapshots.log()),
+            SysTableKind::Settings => settings(&self.settings),
         };
         Ok(RecordBatch::try_new(self.kind.schema(), columns)?)
     }
@@ -219,115 +268,15 @@ fn partitions(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     columns
 }
 
-fn segments(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
-    let mut rows = SegmentRows::default();
-    for name in snapshots.topic_names() {
-        for partition in snapshots.topic(&name).iter() {
-            for file in &partition.cold {
-                rows.push_cold(partition, file);
-            }
-            for view in &partition.hot {
-                rows.push_hot(partition, view);
-            }
-        }
-    }
-    rows.finish()
-}
-
-#[derive(Default)]
-struct SegmentRows {
-    topics: StringBuilder,
-    partitions: Int32Builder,
-    tiers: StringBuilder,
-    numbers: [Int64Builder; 4],
-    stamps: [TimestampNanosecondBuilder; 3],
-    sealed: BooleanBuilder,
-    paths: StringBuilder,
-}
-
-impl SegmentRows {
-    fn push_cold(&mut self, partition: &PartitionSnapshot, file: &ColdFile) {
-        self.push(
-            partition,
-            "cold",
-            [
-                file.base_offset.0,
-                file.end_offset.0,
-                file.frame_bytes,
-                file.file_bytes,
-            ],
-        );
-        self.push_stamps([
-            Some(file.min_timestamp_ns),
-            Some(file.max_timestamp_ns),
-            Some(file.appended_at_ns),
-        ]);
-        self.sealed.append_value(true);
-        self.paths.append_value(file.path.as_ref());
-    }
-
-    fn push_hot(&mut self, partition: &PartitionSnapshot, view: &SegmentView) {
-        let frame_bytes = view.frame_bytes();
-        self.push(
-            partition,
-            "hot",
-            [
-                view.base_offset.0,
-                view.end_offset.0,
-                frame_bytes,
-                frame_bytes,
-            ],
-        );
-        let min = view
-            .blocks()
-            .iter()
-            .map(|block| block.min_timestamp_ns)
-            .min();
-        let max = view
-            .blocks()
-            .iter()
-            .map(|block| block.max_timestamp_ns)
-            .max();
-        self.push_stamps([min, max, Some(view.appended_at_ns())]);
-        self.sealed.append_value(view.sealed());
-        self.paths.append_value(view.path().to_string_lossy());
-    }
-
-    fn push(&mut self, partition: &PartitionSnapshot, tier: &str, numbers: [u64; 4]) {
-        self.topics.append_value(partition.topic.as_str());
-        self.partitions.append_value(int(partition.partition.0));
-        self.tiers.append_value(tier);
-        for (column, value) in self.numbers.iter_mut().zip(numbers) {
-            column.append_value(bigint(value));
-        }
-    }
-
-    fn push_stamps(&mut self, stamps: [Option<u64>; 3]) {
-        for (column, stamp) in self.stamps.iter_mut().zip(stamps) {
-            column.append_option(stamp.and_then(sql_timestamp_ns));
-        }
-    }
-
-    fn finish(mut self) -> Vec<ArrayRef> {
-        let mut columns: Vec<ArrayRef> = vec![
-            Arc::new(self.topics.finish()),
-            Arc::new(self.partitions.finish()),
-            Arc::new(self.tiers.finish()),
-        ];
-        columns.extend(
-            self.numbers
-                .iter_mut()
-                .map(|column| Arc::new(column.finish()) as ArrayRef),
-        );
-        columns.extend(
-            self.stamps
-                .iter_mut()
-                .map(|column| Arc::new(column.finish().with_timezone("UTC")) as ArrayRef),
-        );
-        columns.push(Arc::new(self.sealed.finish()));
-        columns.push(Arc::new(self.paths.finish()));
-        columns
-    }
+fn settings(settings: &[Setting]) -> Vec<ArrayRef> {
+    let column = |of: fn(&Setting) -> &str| {
+        Arc::new(settings.iter().map(of).map(Some).collect::<StringArray>()) as ArrayRef
+    };
+    vec![
+        column(|setting| &setting.name),
+        column(|setting| &setting.value),
+        column(|setting| &setting.description),
+    ]
 }
 
 /// As SQL's BIGINT; offsets and lengths stay below its end, which nothing reaches.

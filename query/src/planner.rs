@@ -1,0 +1,329 @@
+//! From text to plans that can be run, against one snapshot.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
+use basalt_columnar::TieredLog;
+use datafusion::common::ParamValues;
+use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::config::Dialect;
+use datafusion::datasource::source_as_provider;
+use datafusion::error::DataFusionError;
+use datafusion::execution::context::SQLOptions;
+use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
+use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder, TaskContext};
+use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_plan::ExecutionPlan;
+use datafusion::prelude::SessionConfig;
+
+use crate::catalog::{CATALOG, QueryCatalog, TOPICS_SCHEMA};
+use crate::cold_scan::store_url;
+use crate::counters::Counters;
+use crate::edge::plain_schema;
+use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
+use crate::parse::{Parsed, parameter_count, parse};
+use crate::snapshot::QuerySnapshots;
+use crate::text_rewrite::TextRewrite;
+use crate::topic_table::TopicTable;
+use crate::yielding::YieldingJoins;
+use crate::{QueryConfig, QueryError, json};
+
+/// Longest statement that is read, in bytes.
+pub(crate) const STATEMENT_BYTES: usize = 1 << 20;
+/// No batch of a query should pass this: Arrow's columns end at 2 GiB.
+const BATCH_BYTES: u64 = 1 << 30;
+
+/// Turns text into plans. Has no threads.
+pub(crate) struct Planner {
+    log: Arc<TieredLog>,
+    pub(crate) config: QueryConfig,
+    /// Everything that queries share; each query gets a copy with its own catalog.
+    pub(crate) template: SessionState,
+    pub(crate) counters: Counters,
+}
+
+/// A statement that was understood.
+pub(crate) struct Planned {
+    /// Its catalog holds the snapshots, which pin what the query reads.
+    state: SessionState,
+    /// Analysed, unless values are to be put in the place of parameters first.
+    plan: LogicalPlan,
+    bindings: Option<Bindings>,
+    /// What leaves the engine.
+    pub(crate) schema: SchemaRef,
+}
+
+/// What a statement would give, and take.
+#[derive(Debug)]
+pub(crate) struct Description {
+    pub(crate) schema: SchemaRef,
+    /// A field a parameter.
+    pub(crate) parameters: SchemaRef,
+}
+
+impl Planner {
+    pub(crate) fn new(log: Arc<TieredLog>, config: QueryConfig) -> Result<Self, QueryError> {
+        let runtime = runtime_env(&log, &config)?;
+        let mut template = SessionStateBuilder::new()
+            .with_default_features()
+            .with_config(session_config(&config))
+            .with_runtime_env(runtime)
+            .with_physical_optimizer_rule(Arc::new(YieldingJoins))
+            .build();
+        json::register(&mut template)?;
+        template.register_function_rewrite(Arc::new(TextRewrite))?;
+        Ok(Self {
+            log,
+            config,
+            template,
+            counters: Counters::default(),
+        })
+    }
+
+    pub(crate) fn log(&self) -> &Arc<TieredLog> {
+        &self.log
+    }
+
+    /// Understands `query`; takes no snapshot yet.
+    pub(crate) async fn plan(&self, query: &Query) -> Result<Planned, QueryError> {
+        let parsed = read(&query.sql)?;
+        let bound = query.bindings.as_ref();
+        let found = bound.map_or(0, Bindings::column_count);
+        if parsed.parameter_count != found {
+            return Err(QueryError::Parameters {
+                expected: parsed.parameter_count,
+                found,
+            });
+        }
+        let state = self.state();
+        let Some(bindings) = bound else {
+            let plan = state.statement_to_plan(parsed.statement).await?;
+            check(&plan, 0)?;
+            let plan = analysed(&state, plan)?;
+            return Ok(Planned {
+                schema: plain_schema(plan.schema().as_arrow())?,
+                bindings: None,
+                state,
+                plan,
+            });
+        };
+        let untyped = state.statement_to_plan(parsed.statement.clone()).await.ok();
+        let bindings = bindings.with_null_types(&inferred(untyped.as_ref(), found)?)?;
+        let types: Vec<_> = data_types(&bindings.schema());
+        let plan = typed_plan(state.clone(), parsed.statement, &types).await?;
+        check(&plan, found)?;
+        let mut planned = Planned {
+            schema: Arc::new(Schema::empty()),
+            bindings: Some(bindings),
+            state,
+            plan,
+        };
+        planned.schema = planned.schema_of_runs()?;
+        Ok(planned)
+    }
+
+    /// The schemas of what `sql` gives, and of the values that it takes.
+    pub(crate) async fn describe(&self, sql: &str) -> Result<Description, QueryError> {
+        let parsed = read(sql)?;
+        let count = parsed.parameter_count;
+        if count == 0 {
+            let planned = self.plan(&Query::plain(sql)).await?;
+            return Ok(Description {
+                schema: planned.schema,
+                parameters: Arc::new(Schema::empty()),
+            });
+        }
+        let state = self.state();
+        let untyped = state.statement_to_plan(parsed.statement.clone()).await;
+        let types = inferred(untyped.as_ref().ok(), count)?;
+        let typed = typed_plan(state.clone(), parsed.statement, &types).await;
+        // One of both is enough: a function may take a NULL where it takes no text, and the other way round.
+        let typed = typed.and_then(|plan| analysed(&state, plan));
+        let plan = match (typed, untyped) {
+            (Ok(plan), _) => plan,
+            (Err(_), Ok(untyped)) => analysed(&state, untyped)?,
+            (Err(_), Err(error)) => return Err(error.into()),
+        };
+        check(&plan, count)?;
+        let parameter = |(index, data_type)| Field::new(format!("${}", index + 1), data_type, true);
+        let parameters: Vec<_> = types.into_iter().enumerate().map(parameter).collect();
+        Ok(Description {
+            schema: nullable(plain_schema(plan.schema().as_arrow())?.as_ref()),
+            parameters: Arc::new(Schema::new(parameters)),
+        })
+    }
+
+    /// The state of one query, with its own snapshots.
+    fn state(&self) -> SessionState {
+        let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log)));
+        let mut state = self.template.clone();
+        state.register_catalog_list(Arc::new(QueryCatalog::new(
+            snapshots,
+            Arc::clone(&self.config.settings),
+        )));
+        state.mark_start_execution();
+        state
+    }
+}
+
+fn read(sql: &str) -> Result<Parsed, QueryError> {
+    if sql.len() > STATEMENT_BYTES {
+        return Err(QueryError::TooLong {
+            found_bytes: sql.len(),
+            limit_bytes: STATEMENT_BYTES,
+        });
+    }
+    Ok(parse(sql)?)
+}
+
+/// Values that the statement `sql` takes.
+pub(crate) fn values_taken(sql: &str) -> Result<usize, QueryError> {
+    match sql.len() > STATEMENT_BYTES {
+        true => read(sql).map(|parsed| parsed.parameter_count),
+        false => Ok(parameter_count(sql)?),
+    }
+}
+
+/// Lets only statements through that read and have at most `count` parameters, by number.
+fn check(plan: &LogicalPlan, count: usize) -> Result<(), QueryError> {
+    reads_only()
+        .verify_plan(plan)
+        .map_err(|source| QueryError::ReadOnly {
+            source: Box::new(source),
+        })?;
+    let known = |name: &String| {
+        let number = name
+            .strip_prefix('$')
+            .and_then(|number| number.parse().ok());
+        number.is_some_and(|number: usize| (1..=count).contains(&number))
+    };
+    let names = parameter_names(plan)?;
+    match names.into_iter().find(|name| !known(name)) {
+        Some(name) => Err(DataFusionError::Plan(format!(
+            "parameter {name}: parameters are written ? or $1"
+        ))
+        .into()),
+        None => Ok(()),
+    }
+}
+
+fn analysed(state: &SessionState, plan: LogicalPlan) -> Result<LogicalPlan, DataFusionError> {
+    match plan {
+        // Explaining shows each step of the analysis, so it happens there.
+        explain @ LogicalPlan::Explain(_) => Ok(explain),
+        plan => state
+            .analyzer()
+            .execute_and_check(plan, state.config_options(), |_, _| {}),
+    }
+}
+
+fn data_types(schema: &Schema) -> Vec<DataType> {
+    let fields = schema.fields().iter();
+    fields.map(|field| field.data_type().clone()).collect()
+}
+
+impl Planned {
+    /// How many times the statement is to run: once for each row that is bound to it.
+    pub(crate) fn run_count(&self) -> usize {
+        self.bindings.as_ref().map_or(1, Bindings::row_count)
+    }
+
+    /// The plan of one run; the topics' snapshots are taken at the first.
+    pub(crate) async fn physical_plan(
+        &mut self,
+        run: usize,
+    ) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
+        let plan = self.bound(run)?;
+        let batch_rows = batch_rows(&plan, self.state.config().batch_size())?;
+        let config = self.state.config_mut();
+        *config = config.clone().with_batch_size(batch_rows);
+        Ok(self.state.create_physical_plan(&plan).await?)
+    }
+
+    pub(crate) fn task_context(&self) -> Arc<TaskContext> {
+        self.state.task_ctx()
+    }
+
+    /// The statement with the values of one run, which must give what the first gives.
+    fn bound(&self, run: usize) -> Result<LogicalPlan, QueryError> {
+        let Some(bindings) = &self.bindings else {
+            return Ok(self.plan.clone());
+        };
+        let plan = self.with_values(&bindings.row(run)?)?;
+        let schema = nullable(plain_schema(plan.schema().as_arrow())?.as_ref());
+        match schema == self.schema {
+            true => Ok(plan),
+            false => Err(DataFusionError::Plan(format!(
+                "with the values of row {run} the statement gives other columns than with those of row 0"
+            ))
+            .into()),
+        }
+    }
+
+    fn with_values(&self, values: &ParamValues) -> Result<LogicalPlan, DataFusionError> {
+        let plan = self.plan.clone().replace_params_with_values(values)?;
+        analysed(&self.state, plan)
+    }
+
+    /// What each run gives. A value may be NULL in one run and not in another, so every column may be.
+    fn schema_of_runs(&self) -> Result<SchemaRef, QueryError> {
+        let plan = match &self.bindings {
+            Some(bindings) if bindings.row_count() > 0 => self.with_values(&bindings.row(0)?)?,
+            _ => analysed(&self.state, self.plan.clone())?,
+        };
+        Ok(nullable(plain_schema(plan.schema().as_arrow())?.as_ref()))
+    }
+}
+
+fn runtime_env(log: &TieredLog, config: &QueryConfig) -> Result<Arc<RuntimeEnv>, QueryError> {
+    let named = NonZeroUsize::MIN.saturating_add(4);
+    let pool = TrackConsumersPool::new(FairSpillPool::new(config.memory_bytes), named);
+    let runtime = RuntimeEnvBuilder::new()
+        .with_memory_pool(Arc::new(pool))
+        .build_arc()?;
+    runtime.register_object_store(
+        store_url()?.as_ref(),
+        Arc::clone(log.store().object_store()),
+    );
+    Ok(runtime)
+}
+
+fn session_config(config: &QueryConfig) -> SessionConfig {
+    let mut session = SessionConfig::new()
+        .with_default_catalog_and_schema(CATALOG, TOPICS_SCHEMA)
+        .with_create_default_catalog_and_schema(false)
+        .with_information_schema(true)
+        .with_target_partitions(config.target_partitions.max(1))
+        .with_batch_size(config.batch_rows.max(1));
+    let options = session.options_mut();
+    options.sql_parser.dialect = Dialect::PostgreSQL;
+    // Drivers do not read view types.
+    options.sql_parser.map_string_types_to_utf8view = false;
+    options.execution.parquet.schema_force_view_types = false;
+    session
+}
+
+fn reads_only() -> SQLOptions {
+    SQLOptions::new()
+        .with_allow_ddl(false)
+        .with_allow_dml(false)
+        .with_allow_statements(false)
+}
+
+/// Rows in a batch: as configured, fewer where a topic's rows are so wide that an Arrow column could not hold them.
+fn batch_rows(plan: &LogicalPlan, configured: usize) -> Result<usize, DataFusionError> {
+    let mut widest_bytes = 1;
+    plan.apply_with_subqueries(|node| {
+        if let LogicalPlan::TableScan(scan) = node
+            && let Ok(provider) = source_as_provider(&scan.source)
+            && let Some(topic) = provider.downcast_ref::<TopicTable>()
+        {
+            widest_bytes = widest_bytes.max(topic.widest_row_bytes());
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    let fitting = usize::try_from(BATCH_BYTES / widest_bytes).unwrap_or(usize::MAX);
+    Ok(configured.min(fitting.max(1)))
+}
