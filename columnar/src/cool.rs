@@ -64,14 +64,20 @@ impl TieredPartition {
         drop(work);
         let mut report = CoolReport::default();
         loop {
-            // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
-            let _work = self.work.lock().await;
-            self.state.lock().check_open()?;
-            let Some(segment) = self.next_to_cool(what) else {
-                return Ok(report);
-            };
-            report.add(self.cool_segment(segment).await?);
+            {
+                // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
+                let _work = self.work.lock().await;
+                self.state.lock().check_open()?;
+                let Some(segment) = self.next_to_cool(what) else {
+                    return Ok(report);
+                };
+                report.add(self.cool_segment(segment).await?);
+            }
             self.shared.wake_merging.notify_one();
+            if what == CoolWhat::Due {
+                // Retention does not wait for the end either, and what has expired is not cooled.
+                self.expire().await?;
+            }
         }
     }
 

@@ -37,16 +37,32 @@ pub(crate) fn parameter_count(sql: &str) -> Result<usize, DataFusionError> {
 }
 
 fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, DataFusionError> {
-    Ok(Tokenizer::new(&BoundedDialect::new(0), sql)
+    let found = Tokenizer::new(&BoundedDialect::new(0), sql)
         .tokenize_with_location()
-        .map_err(ParserError::from)?)
+        .map_err(ParserError::from)?;
+    let mut tokens = Vec::with_capacity(found.len());
+    for token in found {
+        match parameters::operator_before_mark(&token.token) {
+            // `>=?` is one operator in PostgreSQL, which has no use for it.
+            Some(operator) => {
+                let operator = Tokenizer::new(&BoundedDialect::new(0), operator)
+                    .tokenize()
+                    .map_err(ParserError::from)?;
+                let pieces = operator.into_iter().chain([Token::Question]);
+                tokens.extend(pieces.map(|piece| TokenWithSpan::new(piece, token.span)));
+            }
+            None => tokens.push(token),
+        }
+    }
+    Ok(tokens)
 }
 
 /// Parses exactly one statement.
 pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
     let mut tokens = tokens(sql)?;
-    refuse_deep(&tokens)?;
+    // First: a `?` that is no operator does not count as one.
     let parameter_count = parameters::mark(&mut tokens)?;
+    refuse_deep(&tokens)?;
     let dialect = BoundedDialect::new(STEPS + tokens.len() * STEPS_A_TOKEN);
     let mut statements = DFParserBuilder::new(tokens)
         .with_dialect(&dialect)

@@ -29,6 +29,15 @@ pub(super) fn mark(tokens: &mut [TokenWithSpan]) -> Result<usize, DataFusionErro
     Ok(count)
 }
 
+/// What stands before a `?` that was written behind an operator without a blank.
+pub(super) fn operator_before_mark(token: &Token) -> Option<&str> {
+    let Token::CustomBinaryOperator(operator) = token else {
+        return None;
+    };
+    let operator = operator.strip_suffix('?')?;
+    (!operator.is_empty() && !operator.contains('?')).then_some(operator)
+}
+
 fn refusal(reason: &str) -> DataFusionError {
     DataFusionError::Plan(reason.to_owned())
 }
@@ -117,6 +126,23 @@ mod tests {
     fn marked(sql: &str) -> (String, usize) {
         let parsed = parse(sql).unwrap();
         (parsed.statement.to_string(), parsed.parameter_count)
+    }
+
+    #[test]
+    fn a_mark_needs_no_blank_before_it() {
+        assert_eq!(
+            marked("SELECT -? FROM t WHERE a>=? AND b<? AND c<>? AND d->>'e'=? AND f||? = g AND h->>? = 'i'"),
+            (
+                "SELECT -$1 FROM t WHERE a >= $2 AND b < $3 AND c <> $4 AND d ->> 'e' = $5 AND f || $6 = g AND h ->> $7 = 'i'".to_owned(),
+                7
+            )
+        );
+    }
+
+    #[test]
+    fn many_marks_are_no_operators() {
+        let sql = format!("SELECT a FROM t WHERE b IN (?{})", ", ?".repeat(4_999));
+        assert_eq!(marked(&sql).1, 5_000);
     }
 
     #[test]
