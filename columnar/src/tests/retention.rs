@@ -1,14 +1,15 @@
 //! What retention lets go, and when its files are deleted.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use basalt_log::ManualClock;
 use basalt_proto::Offset;
 
 use super::support::{
     Setup, append_numbered, assert_dense, cold_rows, files_below, replay, rows, topic,
 };
-use crate::ReadError;
+use crate::{ReadError, Step, Steps, Stopped};
 
 fn objects(setup: &Setup) -> usize {
     files_below(&setup.cold_dir())
@@ -165,4 +166,42 @@ async fn everything_may_expire_and_the_log_goes_on() {
     fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
     let snapshot = partition.snapshot();
     assert_dense(&rows(&fixture.tiered, &snapshot).await, 100, 150);
+}
+
+/// Time passes while a segment is cooled.
+#[derive(Debug, Default)]
+struct Slow(OnceLock<Arc<ManualClock>>);
+
+impl Steps for Slow {
+    fn reached(&self, step: Step) -> Result<(), Stopped> {
+        if let Some(clock) = self.0.get().filter(|_| step == Step::ObjectWritten) {
+            clock.advance_ns(100_000_000_000);
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn what_expires_while_others_are_cooled_is_let_go_before_their_end_and_not_cooled() {
+    let slow = Arc::new(Slow::default());
+    let setup = Setup {
+        steps: Arc::<Slow>::clone(&slow),
+        ..Setup::new()
+    };
+    let fixture = setup.open().await;
+    slow.0.set(Arc::clone(&fixture.clock)).unwrap();
+    let partition = fixture.partition();
+    for _ in 0..4 {
+        append_numbered(&partition, 100).await;
+        partition.hot().seal_active().unwrap();
+    }
+    append_numbered(&partition, 100).await;
+    fixture.configure(|config| {
+        config.hot_bytes = Some(0);
+        config.retention_age = Some(Duration::from_secs(50));
+    });
+    let report = fixture.tiered.maintain().await;
+    assert!(report.errors.is_empty(), "{report:?}");
+    assert_eq!(report.cooled.segments, 1, "{report:?}");
+    assert_eq!(partition.bounds().log_start_offset, Offset(400));
 }
