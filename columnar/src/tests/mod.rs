@@ -15,4 +15,5 @@ mod reads;
 mod replay;
 mod retention;
 mod shredding;
+mod stamps;
 mod topics;
