@@ -33,8 +33,8 @@ use crate::index::{
     read_young_index,
 };
 use crate::segment::{
-    PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path,
-    map_capacity, round_up, young_index_path,
+    PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path, round_up,
+    young_index_path,
 };
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
@@ -253,15 +253,13 @@ fn apply_records(
         // A byte more than the frames: it must not look closed in order (LOG-6).
         file.allocate(round_up(end + 1)).on("grow", path)?;
     }
-    let map = file
-        .map_read_only(to_usize(end).on("map", path)?)
-        .on("map", path)?;
+    let mut there = Vec::new();
     for record in records {
-        let run = record.run();
-        let from = to_usize(run.position).on("map", path)?;
-        let there = map.bytes(from..from + record.frames.len());
+        let position = record.run().position;
+        there.resize(record.frames.len(), 0);
+        file.read_at(&mut there, position).on("read", path)?;
         if there != record.frames {
-            file.write_at(record.frames, run.position)
+            file.write_at(record.frames, position)
                 .on("put the write-ahead log into", path)?;
         }
     }
@@ -288,10 +286,8 @@ pub(crate) fn recover_segment(
                 // The crash came between sealing and trimming.
                 file.set_len(marker.frame_bytes).on("trim", path)?;
             }
-            let map = file
-                .map_read_only(to_usize(marker.frame_bytes).on("map", path)?)
-                .on("map", path)?;
-            let file = SegmentFile::new(path.to_owned(), identity, file, map);
+            let bytes = marker.frame_bytes;
+            let file = SegmentFile::new(path.to_owned(), identity, file, bytes, bytes);
             file.distrust(&index.blocks);
             return Ok(RecoveredSegment::Sealed(SegmentView {
                 base_offset: identity.base_offset,
@@ -351,18 +347,13 @@ fn recover_unsealed(
         identity,
         ..
     } = *segment;
-    let verdict = {
-        let map = file
-            .map_read_only(to_usize(file_bytes).on("map", path)?)
-            .on("map", path)?;
-        let published = index.published_in(&disk.boot_id());
-        judge(
-            map.bytes(0..map.published()),
-            identity.base_offset,
-            index,
-            published,
-        )
-    };
+    let expected = to_usize(segment.seal_bytes.max(file_bytes)).on("map", path)?;
+    let map = file
+        .map(to_usize(file_bytes).on("map", path)?, expected)
+        .on("map", path)?;
+    let published = index.published_in(&disk.boot_id());
+    let data = map.bytes(0..map.readable());
+    let verdict = judge(data, identity.base_offset, index, published);
     report(path, index, &verdict, file_bytes, findings);
     if file_bytes > verdict.end && (index.damage.is_some() || index.torn) {
         match keep_aside(disk, path, &file, verdict.end, findings) {
@@ -387,8 +378,6 @@ fn recover_unsealed(
             .on("clear the torn tail of", path)?;
     }
     let published = to_usize(verdict.end).on("map", path)?;
-    let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
-    let (map, publisher) = file.map(capacity, published).on("map", path)?;
     if !verdict.closed {
         // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
         // page cache is written again, so that settling covers it whatever came before (LOG-8). What the index's
@@ -403,6 +392,7 @@ fn recover_unsealed(
         &verdict,
         segment.block_bytes,
     );
+    drop(map);
     let index_path = if young {
         young_index_path(path)
     } else {
@@ -436,10 +426,19 @@ fn recover_unsealed(
     let covered_blocks = blocks
         .blocks()
         .partition_point(|block| block.end_position() <= covered_position);
+    let file = SegmentFile::new(
+        path.to_owned(),
+        identity,
+        file,
+        verdict.end,
+        expected as u64,
+    );
+    for damaged in &verdict.damaged {
+        file.mark_damaged(damaged.position);
+    }
     Ok(RecoveredSegment::Open(
         Box::new(Recovered {
-            file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
-            publisher,
+            file: Arc::new(file),
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
@@ -566,18 +565,6 @@ fn rebuild_blocks(
         .last()
         .map_or(identity.base_offset, Block::end_offset);
     (blocks, end_offset)
-}
-
-/// Marks in a recovered segment's file the blocks that fail their checksum.
-pub(crate) fn mark_damaged(file: &SegmentFile, blocks: &[Block]) {
-    for block in blocks {
-        let range = usize::try_from(block.position)
-            .ok()
-            .zip(usize::try_from(block.end_position()).ok());
-        if range.is_none_or(|(from, to)| crc32c(file.map.bytes(from..to)) != block.crc32c) {
-            file.mark_damaged(block.position);
-        }
-    }
 }
 
 /// The base offsets of the segments in a folder, in order, and names that do not belong there.

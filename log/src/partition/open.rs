@@ -15,8 +15,7 @@ use crate::config::{TopicConfig, TopicDurability};
 use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
 use crate::recovery::{
-    Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, mark_damaged,
-    recover_segment,
+    Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, recover_segment,
 };
 use crate::reserve::{self, Reserved};
 use crate::segment::{
@@ -300,7 +299,6 @@ impl Opening<'_> {
         seal_bytes: u64,
     ) -> Result<(), DiskError> {
         let (base_offset, end_offset) = (open.file.identity.base_offset, open.end_offset);
-        mark_damaged(&open.file, open.blocks.blocks());
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }

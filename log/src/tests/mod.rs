@@ -12,6 +12,8 @@ mod faults;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod maps;
+#[cfg(test)]
 mod reading;
 #[cfg(test)]
 mod residency;

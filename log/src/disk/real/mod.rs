@@ -6,6 +6,7 @@
 //! - **DISK-1**: a file with writes that no sync covers is not closed ([`file_system`]). The kernel tells a failure to write
 //!   back to those who have the file open, and may forget it when nobody has.
 //! - **DISK-2**: a file that loses its name is opened before that and not closed any more.
+//! - **DISK-3**: maps are lent and given up in the same way ([`maps`]), but not while someone holds them.
 //! - The limit of descriptors is exceeded where it cannot be kept so. Where it is by far, or the system has no more, the disk
 //!   syncs the file systems itself.
 
@@ -13,6 +14,7 @@ mod descriptors;
 mod file;
 mod file_system;
 mod held;
+mod maps;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -30,6 +32,7 @@ use self::file::RealFile;
 use self::file_system::{FileSystem, FileSystems};
 use self::held::HeldFile;
 pub(super) use self::held::OpenFile;
+use self::maps::Maps;
 use self::names::Names;
 use super::{Disk, DiskFile};
 
@@ -44,6 +47,7 @@ pub struct RealDisk {
 #[derive(Debug)]
 struct Shared {
     descriptors: Descriptors,
+    maps: Maps,
     names: Names,
     file_systems: FileSystems,
 }
@@ -109,7 +113,8 @@ impl Default for RealDisk {
 }
 
 impl RealDisk {
-    /// Keeps at most a quarter as many files open as the process may have open now, and at least 64.
+    /// Keeps at most a quarter as many files open as the process may have open now, and at least 64; and a quarter as many
+    /// maps as it may have.
     #[must_use]
     pub fn new() -> Self {
         Self::with_descriptors(descriptors::default_limit())
@@ -119,14 +124,22 @@ impl RealDisk {
     /// removed ones that are still read. With half as many again it syncs the file systems to be able to close some.
     #[must_use]
     pub fn with_descriptors(limit: usize) -> Self {
-        Self::with_limits(limit, limit.saturating_add(limit / 2))
+        Self::with_limits(limit, maps::default_limit())
+    }
+
+    /// As [`Self::with_descriptors`], and keeps at most `maps` maps of files, and at least one; more where so many are held.
+    #[must_use]
+    pub fn with_limits(descriptors: usize, maps: usize) -> Self {
+        let crowd = descriptors.saturating_add(descriptors / 2);
+        Self::with_crowd(descriptors, crowd, maps)
     }
 
     /// Syncs all files rather than have `crowd` of them open.
-    fn with_limits(limit: usize, crowd: usize) -> Self {
+    fn with_crowd(limit: usize, crowd: usize, maps: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
                 descriptors: Descriptors::new(limit, crowd),
+                maps: Maps::new(maps),
                 names: Names::default(),
                 file_systems: FileSystems::default(),
             }),
