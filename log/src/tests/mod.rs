@@ -18,4 +18,6 @@ mod reading;
 #[cfg(test)]
 mod residency;
 pub mod simulation;
+#[cfg(test)]
+mod starts;
 mod support;

@@ -23,15 +23,15 @@ use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FlockOperation;
 
 use self::descriptors::{Descriptors, is_lack};
 use self::file::RealFile;
 use self::file_system::{FileSystem, FileSystems};
-use self::held::HeldFile;
 pub(super) use self::held::OpenFile;
+use self::held::{HeldFile, identity};
 use self::maps::Maps;
 use self::names::Names;
 use super::{Disk, DiskFile};
@@ -50,6 +50,7 @@ struct Shared {
     maps: Maps,
     names: Names,
     file_systems: FileSystems,
+    boot_id: OnceLock<String>,
 }
 
 impl Shared {
@@ -142,6 +143,7 @@ impl RealDisk {
                 maps: Maps::new(maps),
                 names: Names::default(),
                 file_systems: FileSystems::default(),
+                boot_id: OnceLock::new(),
             }),
         }
     }
@@ -149,9 +151,17 @@ impl RealDisk {
     /// Opens a file whose name the caller has locked.
     fn open_with(&self, path: &Path, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
         let disk = &self.shared;
-        // First: failures are told from now on.
-        let file_system = disk.file_systems.of(path)?;
-        let file = disk.open(|| options.open(path))?;
+        let mut file = disk.open(|| options.open(path))?;
+        let known = disk.file_systems.known(identity(&file)?.0);
+        let file_system = match known {
+            Some(known) => known,
+            None => {
+                // Its failures are told to what is opened from now on.
+                let file_system = disk.file_systems.of(path)?;
+                file = disk.open(|| options.open(path))?;
+                file_system
+            }
+        };
         let path: Arc<Path> = path.into();
         let held = HeldFile::new(file, &path, file_system, &disk.descriptors)?;
         let opened = Arc::new(RealFile::new(&held, disk));
@@ -307,8 +317,11 @@ impl Disk for RealDisk {
 
     fn boot_id(&self) -> String {
         // A system without the file gets a name of no boot, which no stored one equals: the careful answer.
-        fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map(|id| id.trim().to_owned())
-            .unwrap_or_default()
+        let read = || {
+            fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .map(|id| id.trim().to_owned())
+                .unwrap_or_default()
+        };
+        self.shared.boot_id.get_or_init(read).clone()
     }
 }
