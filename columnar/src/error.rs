@@ -231,6 +231,9 @@ pub enum CoolError {
         /// What is wrong.
         what: String,
     },
+    /// A segment cannot be read now, though nothing says that it is damaged.
+    #[error("a segment cannot be read")]
+    Read(#[source] basalt_log::ReadError),
     /// A frame cannot be made into rows.
     #[error("the frame at offset {offset} of {} cannot be made into rows", path.display())]
     Rows {
@@ -312,6 +315,7 @@ impl CoolError {
             Self::Seal(source) => source.kind(),
             Self::Damaged { .. } | Self::Rows { .. } => ErrorKind::Corrupt,
             Self::Merge(source) => source.kind(),
+            Self::Read(source) => source.kind(),
             Self::Closed => ErrorKind::ShuttingDown,
             Self::Stopped(_) => ErrorKind::Internal,
             Self::Parquet { .. }

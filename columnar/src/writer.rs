@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use basalt_log::{Block, SegmentView};
+use basalt_log::{Block, ReadError, SegmentView};
 use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
 use crc_fast::{CrcAlgorithm, Digest};
 use parquet::arrow::ArrowWriter;
@@ -67,7 +67,7 @@ pub(crate) struct Surveyed {
 /// Compares every block with its checksum, and walks its frames' headers (COL-7).
 ///
 /// # Errors
-/// [`CoolError::Damaged`] names the first block that is not sound.
+/// [`CoolError::Damaged`] names the first block that is not sound; [`CoolError::Read`].
 pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
     let mut surveyed = Surveyed {
         has_keys: false,
@@ -77,8 +77,9 @@ pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
     for block in segment.blocks() {
         segment
             .verify_block(block)
-            .map_err(|error| damaged(segment, block.position, error.to_string()))?;
-        let mut walk = FrameWalk::new(segment.block_bytes(block), FrameLimits::UNLIMITED);
+            .map_err(|error| unreadable(segment, block, error))?;
+        let bytes = segment.block_bytes(block).map_err(CoolError::Read)?;
+        let mut walk = FrameWalk::new(&bytes, FrameLimits::UNLIMITED);
         let at = |walk: &FrameWalk<'_>| block.position + walk.position() as u64;
         loop {
             let position = at(&walk);
@@ -108,6 +109,13 @@ pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
     Ok(surveyed)
 }
 
+fn unreadable(segment: &SegmentView, block: &Block, error: ReadError) -> CoolError {
+    match error {
+        ReadError::Corrupt { .. } => damaged(segment, block.position, error.to_string()),
+        error => CoolError::Read(error),
+    }
+}
+
 fn damaged(segment: &SegmentView, position: u64, what: String) -> CoolError {
     CoolError::Damaged {
         path: segment.path().to_owned(),
@@ -119,7 +127,7 @@ fn damaged(segment: &SegmentView, position: u64, what: String) -> CoolError {
 /// Writes a surveyed segment's frames as a Parquet file into `sink`. Blocks; holds no more than a row group (COL-9).
 ///
 /// # Errors
-/// [`CoolError::Damaged`], [`CoolError::Rows`] or [`CoolError::Parquet`].
+/// [`CoolError::Damaged`], [`CoolError::Read`], [`CoolError::Rows`] or [`CoolError::Parquet`].
 pub(crate) fn write_segment(
     segment: &SegmentView,
     surveyed: Surveyed,
@@ -237,6 +245,7 @@ enum PushError {
         position: u64,
         what: String,
     },
+    Read(ReadError),
     Rows {
         offset: Offset,
         source: crate::rows::RowError,
@@ -248,6 +257,7 @@ impl PushError {
     fn of(self, segment: &SegmentView, key: &PartitionKey) -> CoolError {
         match self {
             Self::Frame { position, what } => damaged(segment, position, what),
+            Self::Read(source) => CoolError::Read(source),
             Self::Rows { offset, source } => CoolError::Rows {
                 path: segment.path().to_owned(),
                 offset,
@@ -287,8 +297,8 @@ struct OpenChunk {
 
 impl<W: Write + Send> FileWriter<W> {
     fn push_block(&mut self, segment: &SegmentView, block: &Block) -> Result<(), PushError> {
-        let bytes = segment.block_bytes(block);
-        let mut walk = FrameWalk::new(bytes, FrameLimits::UNLIMITED);
+        let bytes = segment.block_bytes(block).map_err(PushError::Read)?;
+        let mut walk = FrameWalk::new(&bytes, FrameLimits::UNLIMITED);
         loop {
             let start = walk.position();
             let Some(frame) = walk.next() else { break };

@@ -11,7 +11,7 @@ use crate::error::{DiskError, OnDisk, OpenError};
 use crate::index::SegmentIdentity;
 use crate::journal::read_journal;
 use crate::log::{catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue};
-use crate::recovery::{Finding, identity, judge, list_segments, load_index};
+use crate::recovery::{Finding, SegmentNames, identity, judge, list_segments, load_index};
 use crate::segment::{index_path, segment_path};
 use crate::topic::TopicId;
 use crate::wal::{FoundRecord, read_wal};
@@ -166,7 +166,7 @@ fn check_partition(
     records: &[FoundRecord<'_>],
     report: &mut CheckReport,
 ) -> Result<(), DiskError> {
-    let (bases, strange) = list_segments(disk, dir)?;
+    let SegmentNames { bases, strange, .. } = list_segments(disk, dir)?;
     // One that was being written when the process stopped goes with the next start.
     for name in strange.into_iter().filter(|name| !name.ends_with(".tmp")) {
         let what = "this file does not belong here".to_owned();
@@ -211,7 +211,7 @@ fn check_segment(
         .and_then(|file| file.read_all())
         .on("read", path)?;
     let index_path = index_path(path);
-    let (mut index, _) = load_index(disk, path, &identity)?;
+    let mut index = load_index(disk, path, &identity)?.index;
     if index.sealed.is_none() {
         // What the next start would do.
         let records = records

@@ -49,7 +49,7 @@ pub use error::{
 };
 pub use groups::Groups;
 pub use log::{Log, MAX_PARTITIONS};
-pub use mmap::{Map, Memory, Publisher};
+pub use mmap::{Map, MappedBytes, Memory};
 pub use partition::{Appended, Bounds, HotSnapshot, Partition};
 pub use recovery::Finding;
 pub use residency::{Attempt, Mark, Stretch};

@@ -2,8 +2,10 @@
 
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 
 use basalt_proto::{PartitionId, TopicName};
@@ -22,6 +24,9 @@ use crate::partition::Partition;
 use crate::sync::{self, Shared};
 use crate::topic::{Topic, TopicId};
 use crate::wal::{Replay, Wal};
+
+/// With fewer partitions to open a thread is not worth its start.
+const LEAST_FOR_A_THREAD: usize = 64;
 
 /// The most partitions one topic may have.
 pub const MAX_PARTITIONS: u32 = 1_000_000;
@@ -224,15 +229,16 @@ impl Log {
                 tracing::error!(folder = %folder.display(), "the catalogue knows no topic of this name: its records are kept and not served; restore the catalogue from a copy");
             }
         }
-        let mut opened = BTreeMap::new();
-        for topic in topics.into_values() {
-            let topic = topic.open(&shared);
-            for id in partitions_with_records(&shared, &topic, &replay)? {
-                topic.put(Partition::open(topic.spec(id), &shared, &replay)?);
-            }
-            opened.insert(topic.name().clone(), Arc::new(topic));
-        }
+        let topics: Vec<Topic> = topics
+            .into_values()
+            .map(|topic| topic.open(&shared))
+            .collect();
+        recover_partitions(&shared, &topics, &replay)?;
         drop(replay);
+        let opened: BTreeMap<_, _> = topics
+            .into_iter()
+            .map(|topic| (topic.name().clone(), Arc::new(topic)))
+            .collect();
         let path = catalogue_path(&data_dir);
         let on_disk = shared.disk.open(&path).on("open", &path)?;
         settle_recovered(&shared, opened.values(), on_disk.as_ref())?;
@@ -609,6 +615,54 @@ impl CatalogueTopic {
     fn open(self, shared: &Arc<Shared>) -> Topic {
         Topic::new(self.name, self.id, self.partitions, self.config, shared)
     }
+}
+
+/// Opens all partitions that have records, by as many threads as there are processors: each waits for the system most of the
+/// time. A log without threads of its own gets none here either.
+fn recover_partitions(
+    shared: &Arc<Shared>,
+    topics: &[Topic],
+    replay: &Replay,
+) -> Result<(), DiskError> {
+    let mut waiting = Vec::new();
+    for topic in topics {
+        let ids = partitions_with_records(shared, topic, replay)?;
+        waiting.extend(ids.into_iter().map(|id| (topic, id)));
+    }
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let threads = match shared.config.sync_threads {
+        0 => 1,
+        _ => processors.min(waiting.len().div_ceil(LEAST_FOR_A_THREAD)),
+    };
+    let next = AtomicUsize::new(0);
+    let open_some = || {
+        while let Some((topic, id)) = waiting.get(next.fetch_add(1, Ordering::Relaxed)) {
+            match Partition::open(topic.spec(*id), shared, replay) {
+                Ok(partition) => topic.put(partition),
+                Err(error) => {
+                    // Nobody needs the others any more.
+                    next.store(waiting.len(), Ordering::Relaxed);
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let others = (1..threads).map_while(|_| {
+            let thread = std::thread::Builder::new().name("basalt-open".to_owned());
+            // Without it the others do its part.
+            thread.spawn_scoped(scope, open_some).ok()
+        });
+        let others: Vec<_> = others.collect();
+        let own = open_some();
+        let ended = others.into_iter().map(|thread| match thread.join() {
+            Ok(opened) => opened,
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        // All of them, before the first error is told.
+        ended.fold(own, Result::and)
+    })
 }
 
 /// The partitions of a topic that have a folder or a record in the write-ahead log, in order.

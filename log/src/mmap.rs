@@ -1,22 +1,21 @@
 //! The one module with `unsafe`: a file (or anonymous memory) mapped shared, for reading.
 //!
-//! A map is split in two handles. [`Publisher`] is unique and says how many bytes are there, once they were written to the
-//! file; [`Map`] is cloned freely and reads only bytes before that length. Published bytes never change again, so handing
+//! A [`Map`] is lent for the bytes that are known to be in the file, and reads no others. Those never change again, so handing
 //! out `&[u8]` of them is sound while this process is the only one that writes the file (the data folder's lock).
 //!
 //! Nothing is written through a map: writing to a page for the first time there costs twice the processor time of
 //! `pwrite(2)`, and a full disk is a signal instead of an error (docs/BENCHMARKS.md has the measurement).
 //!
-//! - **LOG-1**: bytes below the published length are never written again, but with themselves.
-//! - **LOG-2**: the file under the published bytes is never cut while a map of it lives (a segment is trimmed only
-//!   down to its published length), so reading them cannot raise SIGBUS.
+//! - **LOG-1**: bytes that a map was lent for are never written again, but with themselves.
+//! - **LOG-2**: the file under them is never cut while the map lives (a segment is trimmed only down to its frames), so
+//!   reading them cannot raise SIGBUS.
 //!
 //! And two system calls that have no safe wrapper, [`cached_pages`] and [`write_back`].
 #![allow(unsafe_code)]
 
 use std::fs::File;
 use std::io;
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,109 +25,119 @@ use memmap2::{MmapOptions, MmapRaw};
 #[derive(Debug)]
 struct Region {
     raw: Arc<MmapRaw>,
-    published: AtomicUsize,
+    _counted: Option<Counted>,
 }
 
-/// The reading side: sees the published bytes.
+/// One of the maps that there are at the moment.
+#[derive(Debug)]
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A mapped file, lent for its first bytes. Clones share the map, which is there until the last of them is dropped.
 #[derive(Debug, Clone)]
 pub struct Map {
     region: Arc<Region>,
+    readable: usize,
 }
 
-/// The writing side's handle: what was written to the file becomes readable by it. There is one for a map at most.
-#[derive(Debug)]
-pub struct Publisher {
-    region: Arc<Region>,
-}
-
-/// Address space for `capacity` bytes of `file`, of which the first `published` are there to be read.
+/// Address space for `bytes` bytes of `file`, none of which may be read yet; `count` counts it as long as it is there.
 ///
-/// The range may reach past the end of the file: only what is published is ever read.
+/// The range may reach past the end of the file: only what the map is lent for is ever read.
 ///
 /// # Errors
 /// The error of `mmap(2)`.
-pub(crate) fn map_file(
-    file: &File,
-    capacity: usize,
-    published: usize,
-) -> io::Result<(Map, Publisher)> {
-    let raw = MmapOptions::new()
-        .len(capacity.max(1))
-        .map_raw_read_only(file)?;
-    Ok(split(Arc::new(raw), published))
-}
-
-/// Reading access to the first `bytes` bytes of `file`, which must be that long.
-///
-/// # Errors
-/// The error of `mmap(2)`.
-pub(crate) fn map_file_read_only(file: &File, bytes: usize) -> io::Result<Map> {
+pub(crate) fn map_file(file: &File, bytes: usize, count: &Arc<AtomicUsize>) -> io::Result<Map> {
     let raw = MmapOptions::new()
         .len(bytes.max(1))
         .map_raw_read_only(file)?;
-    Ok(split(Arc::new(raw), bytes).0)
-}
-
-fn split(raw: Arc<MmapRaw>, published: usize) -> (Map, Publisher) {
-    assert!(published <= raw.len(), "published bytes lie within the map");
-    let region = Arc::new(Region {
-        raw,
-        published: AtomicUsize::new(published),
-    });
-    (
-        Map {
-            region: Arc::clone(&region),
-        },
-        Publisher { region },
-    )
+    count.fetch_add(1, Ordering::Relaxed);
+    Ok(Map {
+        region: Arc::new(Region {
+            raw: Arc::new(raw),
+            _counted: Some(Counted(Arc::clone(count))),
+        }),
+        readable: 0,
+    })
 }
 
 impl Map {
     /// Bytes that may be read.
     #[must_use]
-    pub fn published(&self) -> usize {
-        self.region.published.load(Ordering::Acquire)
+    pub fn readable(&self) -> usize {
+        self.readable
     }
 
-    /// The published bytes in `range`.
+    /// Bytes of address space.
+    pub(crate) fn capacity(&self) -> usize {
+        self.region.raw.len()
+    }
+
+    /// The same map for the first `readable` bytes, which are in the file for good (LOG-1, LOG-2).
     ///
     /// # Panics
-    /// When the range reaches past [`Self::published`]: callers cut their ranges to what they know is published.
+    /// When there is not so much address space.
+    pub(crate) fn lend(&self, readable: usize) -> Self {
+        assert!(readable <= self.capacity(), "lent past the map's end");
+        Self {
+            region: Arc::clone(&self.region),
+            readable,
+        }
+    }
+
+    /// Whether anyone else has it.
+    pub(crate) fn is_lent(&self) -> bool {
+        Arc::strong_count(&self.region) > 1
+    }
+
+    /// The bytes in `range`.
+    ///
+    /// # Panics
+    /// When the range reaches past [`Self::readable`]: callers cut their ranges to what they asked for.
     #[must_use]
     pub fn bytes(&self, range: Range<usize>) -> &[u8] {
         assert!(
-            range.start <= range.end && range.end <= self.published(),
-            "read past the published bytes"
+            range.start <= range.end && range.end <= self.readable,
+            "read past the bytes that the map is lent for"
         );
-        // SAFETY: the range lies within the published bytes (asserted above), hence within the region, and by LOG-1
-        // no one writes them while this borrow, or any other, lives; by LOG-2 the file is that long.
+        // SAFETY: the range lies within the readable bytes (asserted above), hence within the region (asserted when it was
+        // lent), and by LOG-1 no one writes them while this borrow, or any other, lives; by LOG-2 the file is that long.
         unsafe {
             std::slice::from_raw_parts(self.region.raw.as_ptr().add(range.start), range.len())
         }
     }
 }
 
-impl Publisher {
-    /// Bytes published so far: where the next append goes.
-    #[must_use]
-    pub fn position(&self) -> usize {
-        self.region.published.load(Ordering::Relaxed)
-    }
+/// Some bytes of a mapped file, which keep its map as long as they live.
+#[derive(Debug, Clone)]
+pub struct MappedBytes {
+    map: Map,
+    range: Range<usize>,
+}
 
-    /// The end of the address range.
-    #[must_use]
-    pub fn capacity(&self) -> usize {
-        self.region.raw.len()
-    }
-
-    /// Lets readers see `bytes` more bytes, which are in the file, for good.
+impl MappedBytes {
+    /// The bytes in `range`.
     ///
     /// # Panics
-    /// When that passes [`Self::capacity`].
-    pub fn publish(&mut self, bytes: usize) {
-        let end = self.position() + bytes;
-        assert!(end <= self.capacity(), "publish past the map's end");
-        self.region.published.store(end, Ordering::Release);
+    /// When it reaches past what the map is lent for.
+    pub(crate) fn new(map: Map, range: Range<usize>) -> Self {
+        assert!(
+            range.start <= range.end && range.end <= map.readable(),
+            "bytes past those that the map is lent for"
+        );
+        Self { map, range }
+    }
+}
+
+impl Deref for MappedBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.map.bytes(self.range.clone())
     }
 }
 
@@ -177,7 +186,7 @@ impl Memory {
         out
     }
 
-    /// Copies `bytes` in at `position`, which no map has published.
+    /// Copies `bytes` in at `position`, where no map may be read.
     pub fn write(&self, position: usize, bytes: &[u8]) {
         assert!(
             position
@@ -185,7 +194,7 @@ impl Memory {
                 .is_some_and(|end| end <= self.capacity()),
             "write past the memory's end"
         );
-        // SAFETY: within the region (asserted), by raw pointers; callers write no published byte (LOG-1).
+        // SAFETY: within the region (asserted), by raw pointers; callers write nothing that is lent (LOG-1).
         unsafe {
             std::ptr::copy_nonoverlapping(
                 bytes.as_ptr(),
@@ -195,10 +204,17 @@ impl Memory {
         };
     }
 
-    /// A map over this memory, as a map over a file.
+    /// A map over this memory, as a map over a file that was lent for its first `readable` bytes.
     #[must_use]
-    pub fn map(&self, published: usize) -> (Map, Publisher) {
-        split(Arc::clone(&self.raw), published)
+    pub fn map(&self, readable: usize) -> Map {
+        let map = Map {
+            region: Arc::new(Region {
+                raw: Arc::clone(&self.raw),
+                _counted: None,
+            }),
+            readable: 0,
+        };
+        map.lend(readable)
     }
 }
 
@@ -274,13 +290,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn readers_see_what_was_published_and_nothing_after_it() {
+    fn readers_see_what_a_map_is_lent_for_and_nothing_after_it() {
         let memory = Memory::new(64).expect("memory");
-        let (map, mut publisher) = memory.map(0);
         memory.write(0, b"abc");
-        assert_eq!(map.published(), 0);
-        publisher.publish(2);
+        let map = memory.map(2);
         assert_eq!(map.bytes(0..2), b"ab");
         assert!(std::panic::catch_unwind(|| map.bytes(0..3).len()).is_err());
+        assert!(std::panic::catch_unwind(|| map.lend(65).readable()).is_err());
+        assert_eq!(&*MappedBytes::new(map, 1..2), b"b");
     }
 }

@@ -33,12 +33,15 @@ use crate::index::{
     read_young_index,
 };
 use crate::segment::{
-    PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path,
-    map_capacity, round_up, young_index_path,
+    PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, closed_bytes, index_path, round_up,
+    young_index_path,
 };
 use crate::topic::TopicId;
 use crate::view::{SegmentFile, SegmentView};
 use crate::wal::FoundRecord;
+
+/// What follows the frames and is cheaper to write than to have cleared by the file system.
+const SMALL_TAIL_BYTES: usize = 64 << 10;
 
 /// Something wrong with a file, for the log of the server and for `basalt check`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -140,7 +143,8 @@ fn damage(from: u64, from_offset: Offset, to: u64, to_offset: Offset) -> Block {
         base_offset: from_offset,
         position: from,
         bytes: to.saturating_sub(from),
-        record_count: to_offset.0.saturating_sub(from_offset.0),
+        // What promised less was made up: a block spans offsets, or it would be passed over.
+        record_count: to_offset.0.saturating_sub(from_offset.0).max(1),
         frame_count: 0,
         min_timestamp_ns: 0,
         max_timestamp_ns: u64::MAX,
@@ -182,28 +186,53 @@ fn follow_runs(data: &[u8], base_offset: Offset, index: &ReadIndex, kept: u64) -
             }
             let (end, end_offset) = whole_frames(data, at.end, run.position, at.end_offset);
             if end < run.position {
-                at.damaged
-                    .push(damage(end, end_offset, run.position, run.base_offset));
-            }
-            (at.end, at.end_offset) = (run.position, run.base_offset);
-        }
-        // Bytes that match and are not the frames that were promised: an index or a write-ahead log that was made up.
-        let frames = whole_frames(data, run.position, run.end_position(), run.base_offset);
-        if crc32c(bytes) != run.crc32c || frames != (run.end_position(), run.end_offset()) {
-            if run.end_position() > kept {
-                // A shorter run, or the bytes of the write-ahead log, may go on from here.
+                at.take_damage(damage(end, end_offset, run.position, run.base_offset));
+            } else if end_offset == run.base_offset {
+                (at.end, at.end_offset) = (end, end_offset);
+            } else {
+                // Its frames are numbered otherwise than those before it: it was made up.
                 continue;
             }
-            at.damaged.push(damage(
-                at.end,
-                at.end_offset,
-                run.end_position(),
-                run.end_offset(),
-            ));
         }
-        (at.end, at.end_offset) = (run.end_position(), run.end_offset());
+        // Bytes that match and are not the frames that were promised: an index or a write-ahead log that was made up.
+        let is_sound = crc32c(bytes) == run.crc32c && at.goes_on(data, run);
+        if is_sound {
+            (at.end, at.end_offset) = (run.end_position(), run.end_offset());
+        } else if run.end_position() <= kept {
+            let (from, to) = (at.end, run.end_position());
+            at.take_damage(damage(from, at.end_offset, to, run.end_offset()));
+        }
+        // Else a shorter run, or the bytes of the write-ahead log, may go on from here.
     }
     at
+}
+
+impl Followed {
+    /// Takes a stretch that begins where it has got.
+    fn take_damage(&mut self, damaged: Block) {
+        (self.end, self.end_offset) = (damaged.end_position(), damaged.end_offset());
+        self.damaged.push(damaged);
+    }
+
+    /// Whether the frames up to a run's end go on from here and are those that it promises.
+    fn goes_on(&mut self, data: &[u8], run: &Block) -> bool {
+        let ends_so = |from, offset| {
+            let end = run.end_position();
+            whole_frames(data, from, end, offset) == (end, run.end_offset())
+        };
+        if ends_so(self.end, self.end_offset) {
+            return true;
+        }
+        // Nothing proves which offsets a damaged stretch spans, so what is sound behind it knows better.
+        let before = self.damaged.last_mut().filter(|before| {
+            before.end_position() == run.position && before.base_offset < run.base_offset
+        });
+        let Some(before) = before.filter(|_| ends_so(run.position, run.base_offset)) else {
+            return false;
+        };
+        before.record_count = run.base_offset.0 - before.base_offset.0;
+        true
+    }
 }
 
 /// A segment's files and who they belong to.
@@ -253,15 +282,13 @@ fn apply_records(
         // A byte more than the frames: it must not look closed in order (LOG-6).
         file.allocate(round_up(end + 1)).on("grow", path)?;
     }
-    let map = file
-        .map_read_only(to_usize(end).on("map", path)?)
-        .on("map", path)?;
+    let mut there = Vec::new();
     for record in records {
-        let run = record.run();
-        let from = to_usize(run.position).on("map", path)?;
-        let there = map.bytes(from..from + record.frames.len());
+        let position = record.run().position;
+        there.resize(record.frames.len(), 0);
+        file.read_at(&mut there, position).on("read", path)?;
         if there != record.frames {
-            file.write_at(record.frames, run.position)
+            file.write_at(record.frames, position)
                 .on("put the write-ahead log into", path)?;
         }
     }
@@ -281,17 +308,19 @@ pub(crate) fn recover_segment(
     } = *segment;
     let file = disk.open(path).on("open", path)?;
     let mut file_bytes = file.len().on("read the length of", path)?;
-    let (mut index, young) = load_index(disk, path, &identity)?;
+    let LoadedIndex {
+        mut index,
+        young,
+        stored,
+    } = load_index(disk, path, &identity)?;
     if let Some(marker) = index.sealed {
         if marker.frame_bytes <= file_bytes {
             if marker.frame_bytes < file_bytes {
                 // The crash came between sealing and trimming.
                 file.set_len(marker.frame_bytes).on("trim", path)?;
             }
-            let map = file
-                .map_read_only(to_usize(marker.frame_bytes).on("map", path)?)
-                .on("map", path)?;
-            let file = SegmentFile::new(path.to_owned(), identity, file, map);
+            let bytes = marker.frame_bytes;
+            let file = SegmentFile::new(path.to_owned(), identity, file, bytes, bytes);
             file.distrust(&index.blocks);
             return Ok(RecoveredSegment::Sealed(SegmentView {
                 base_offset: identity.base_offset,
@@ -308,28 +337,57 @@ pub(crate) fn recover_segment(
         ));
     }
     let records = segment.records(file_bytes);
-    apply_records(path, &records, &file)?;
-    index.add_runs(records.iter().map(|record| record.run()));
-    file_bytes = file_bytes.max(file.len().on("read the length of", path)?);
-    recover_unsealed(segment, file, file_bytes, &index, young, findings)
+    if !records.is_empty() {
+        apply_records(path, &records, &file)?;
+        index.add_runs(records.iter().map(|record| record.run()));
+        file_bytes = file_bytes.max(file.len().on("read the length of", path)?);
+    }
+    let index = LoadedIndex {
+        index,
+        young,
+        stored,
+    };
+    recover_unsealed(segment, file, file_bytes, index, findings)
 }
 
-/// The index of a segment, and whether it is one that was never settled.
+/// The index of a segment.
+pub(crate) struct LoadedIndex {
+    pub(crate) index: ReadIndex,
+    /// Whether it is one that was never settled.
+    young: bool,
+    /// Its file and the bytes in it, if there is one.
+    stored: Option<(Arc<dyn DiskFile>, Vec<u8>)>,
+}
+
 pub(crate) fn load_index(
     disk: &dyn Disk,
     segment_path: &Path,
     identity: &SegmentIdentity,
-) -> Result<(ReadIndex, bool), DiskError> {
-    let read = |path: &Path| match disk.open(path).and_then(|index| index.read_all()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        other => other.map(Some).on("read", path),
+) -> Result<LoadedIndex, DiskError> {
+    let read = |path: &Path| {
+        let opened = disk.open(path);
+        let read = opened.and_then(|file| file.read_all().map(|bytes| (file, bytes)));
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            other => other.map(Some).on("read", path),
+        }
     };
-    if let Some(bytes) = read(&index_path(segment_path))? {
-        return Ok((read_index(&bytes, identity), false));
+    let mut young = false;
+    let mut stored = read(&index_path(segment_path))?;
+    if stored.is_none() {
+        stored = read(&young_index_path(segment_path))?;
+        young = stored.is_some();
     }
-    Ok(match read(&young_index_path(segment_path))? {
-        Some(bytes) => (read_young_index(&bytes, identity), true),
-        None => (read_index(&[], identity), false),
+    let bytes = stored.as_ref().map_or(&[][..], |(_, bytes)| bytes);
+    let index = if young {
+        read_young_index(bytes, identity)
+    } else {
+        read_index(bytes, identity)
+    };
+    Ok(LoadedIndex {
+        index,
+        young,
+        stored,
     })
 }
 
@@ -341,8 +399,7 @@ fn recover_unsealed(
     segment: &SegmentOnDisk<'_>,
     file: Arc<dyn DiskFile>,
     file_bytes: u64,
-    index: &ReadIndex,
-    young: bool,
+    index: LoadedIndex,
     findings: &mut Vec<Finding>,
 ) -> Result<RecoveredSegment, DiskError> {
     let SegmentOnDisk {
@@ -351,18 +408,19 @@ fn recover_unsealed(
         identity,
         ..
     } = *segment;
-    let verdict = {
-        let map = file
-            .map_read_only(to_usize(file_bytes).on("map", path)?)
-            .on("map", path)?;
-        let published = index.published_in(&disk.boot_id());
-        judge(
-            map.bytes(0..map.published()),
-            identity.base_offset,
-            index,
-            published,
-        )
-    };
+    let LoadedIndex {
+        index,
+        young,
+        stored,
+    } = index;
+    let index = &index;
+    let expected = to_usize(segment.seal_bytes.max(file_bytes)).on("map", path)?;
+    let map = file
+        .map(to_usize(file_bytes).on("map", path)?, expected)
+        .on("map", path)?;
+    let published = index.published_in(&disk.boot_id());
+    let data = map.bytes(0..map.readable());
+    let verdict = judge(data, identity.base_offset, index, published);
     report(path, index, &verdict, file_bytes, findings);
     if file_bytes > verdict.end && (index.damage.is_some() || index.torn) {
         match keep_aside(disk, path, &file, verdict.end, findings) {
@@ -383,12 +441,9 @@ fn recover_unsealed(
     } else if file_bytes > verdict.end && !verdict.closed {
         // What does not count must not be taken for frames by a later recovery. It is not cut off: a file that ends with its
         // frames is believed to have been closed in order, with all of them on the disk (LOG-6), and these are not yet.
-        file.zero_from(verdict.end)
-            .on("clear the torn tail of", path)?;
+        clear_tail(&file, verdict.end, file_bytes).on("clear the torn tail of", path)?;
     }
     let published = to_usize(verdict.end).on("map", path)?;
-    let capacity = map_capacity(segment.seal_bytes.max(verdict.end)).on("map", path)?;
-    let (map, publisher) = file.map(capacity, published).on("map", path)?;
     if !verdict.closed {
         // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
         // page cache is written again, so that settling covers it whatever came before (LOG-8). What the index's
@@ -403,6 +458,7 @@ fn recover_unsealed(
         &verdict,
         segment.block_bytes,
     );
+    drop(map);
     let index_path = if young {
         young_index_path(path)
     } else {
@@ -413,33 +469,43 @@ fn recover_unsealed(
     let kept_index_bytes = (HEADER_BYTES + entries * ENTRY_BYTES) as u64;
     // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
     let without = || (Arc::clone(&file), IndexState::Damaged);
-    let (index_file, state) = if index.damage.is_none() {
-        let index_file = disk.open(&index_path).on("open", &index_path)?;
-        // What counts and has no entry yet is marked until it has; what was cut is vouched for no more. The file is not cut:
-        // it has room for the entries that are lacking, which a full disk would not give again.
-        let boot = boot_field(&disk.boot_id());
-        let header = identity.marked_header(verdict.end, end_offset, &boot);
-        let tidied = index_file
-            .zero_from(kept_index_bytes)
-            .and_then(|()| index_file.write_at(&header, 0))
-            .on("clear", &index_path);
-        match tidied {
-            Err(error) if error.is_full() => without(),
-            tidied => {
-                tidied?;
-                (index_file, IndexState::Usable)
+    let (index_file, state) = match stored.filter(|_| index.damage.is_none()) {
+        Some((index_file, mut bytes)) => {
+            // What counts and has no entry yet is marked until it has; what was cut is vouched for no more. The file is not
+            // cut: it has room for the entries that are lacking, which a full disk would not give again. All of it is
+            // written, since entries that were read may be in the page cache alone (LOG-8).
+            let boot = boot_field(&disk.boot_id());
+            let header = identity.marked_header(verdict.end, end_offset, &boot);
+            bytes.resize(bytes.len().max(HEADER_BYTES), 0);
+            bytes[..HEADER_BYTES].copy_from_slice(&header);
+            let kept = HEADER_BYTES + entries * ENTRY_BYTES;
+            bytes[kept..].fill(0);
+            match index_file.write_at(&bytes, 0).on("clear", &index_path) {
+                Err(error) if error.is_full() => without(),
+                written => {
+                    written?;
+                    (index_file, IndexState::Usable)
+                }
             }
         }
-    } else {
-        without()
+        None => without(),
     };
     let covered_blocks = blocks
         .blocks()
         .partition_point(|block| block.end_position() <= covered_position);
+    let file = SegmentFile::new(
+        path.to_owned(),
+        identity,
+        file,
+        verdict.end,
+        expected as u64,
+    );
+    for damaged in &verdict.damaged {
+        file.mark_damaged(damaged.position);
+    }
     Ok(RecoveredSegment::Open(
         Box::new(Recovered {
-            file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
-            publisher,
+            file: Arc::new(file),
             index: index_file,
             index_bytes: kept_index_bytes,
             young,
@@ -457,6 +523,15 @@ fn recover_unsealed(
         }),
         state,
     ))
+}
+
+/// Makes what follows the frames that count zero.
+fn clear_tail(file: &Arc<dyn DiskFile>, end: u64, file_bytes: u64) -> io::Result<()> {
+    match usize::try_from(file_bytes - end) {
+        // Of a small file the page would be written in any case.
+        Ok(bytes) if bytes <= SMALL_TAIL_BYTES => file.write_at(&vec![0; bytes], end),
+        _ => file.zero_from(end),
+    }
 }
 
 /// Writes the bytes a file holds over themselves, by way of a buffer since they are mapped from it.
@@ -568,23 +643,20 @@ fn rebuild_blocks(
     (blocks, end_offset)
 }
 
-/// Marks in a recovered segment's file the blocks that fail their checksum.
-pub(crate) fn mark_damaged(file: &SegmentFile, blocks: &[Block]) {
-    for block in blocks {
-        let range = usize::try_from(block.position)
-            .ok()
-            .zip(usize::try_from(block.end_position()).ok());
-        if range.is_none_or(|(from, to)| crc32c(file.map.bytes(from..to)) != block.crc32c) {
-            file.mark_damaged(block.position);
-        }
-    }
+/// What is in a partition's folder.
+pub(crate) struct SegmentNames {
+    /// Base offsets of the segments, in order.
+    pub(crate) bases: Vec<Offset>,
+    /// Names that do not belong there.
+    pub(crate) strange: Vec<String>,
+    /// Files of a segment that was made ahead.
+    pub(crate) prepared: Vec<String>,
+    /// Whether there is a reservation.
+    pub(crate) is_reserved: bool,
 }
 
-/// The base offsets of the segments in a folder, in order, and names that do not belong there.
-pub(crate) fn list_segments(
-    disk: &dyn Disk,
-    dir: &Path,
-) -> Result<(Vec<Offset>, Vec<String>), DiskError> {
+/// Looks at the names in a partition's folder.
+pub(crate) fn list_segments(disk: &dyn Disk, dir: &Path) -> Result<SegmentNames, DiskError> {
     let names = disk.list(dir).on("list", dir)?;
     let base = |name: &str| {
         name.strip_suffix(".seg")
@@ -609,7 +681,18 @@ pub(crate) fn list_segments(
             || name.ends_with(".cut")
     };
     let strange = names.iter().filter(|name| !known(name)).cloned().collect();
-    Ok((bases, strange))
+    let is_reserved = names.iter().any(|name| name == crate::reserve::FILE_NAME);
+    let is_prepared = |name: &String| name == PREPARED_SEGMENT || name == PREPARED_INDEX;
+    Ok(SegmentNames {
+        strange,
+        is_reserved,
+        prepared: names
+            .iter()
+            .filter(|name| is_prepared(name))
+            .cloned()
+            .collect(),
+        bases,
+    })
 }
 
 pub(crate) fn identity(

@@ -143,16 +143,10 @@ fn store(disk: &dyn Disk, dir: &Path, bound: Offset, floor: Offset) -> Result<()
         .map(drop)
 }
 
-/// Reads the bound; `None` when none was ever stored. A file that does not read is reported by the caller: it is only
-/// ever replaced whole, so no crash makes one.
-pub(crate) fn load(
-    disk: &dyn Disk,
-    dir: &Path,
-) -> Result<Option<Result<Reservation, String>>, DiskError> {
+/// Reads the bound that was stored. A file that does not read is reported by the caller: it is only ever replaced whole, so
+/// no crash makes one.
+pub(crate) fn load(disk: &dyn Disk, dir: &Path) -> Result<Result<Reservation, String>, DiskError> {
     let path = dir.join(FILE_NAME);
-    if !disk.exists(&path).on("look for", &path)? {
-        return Ok(None);
-    }
     let bytes = disk
         .open(&path)
         .and_then(|file| file.read_all())
@@ -161,7 +155,7 @@ pub(crate) fn load(
         && bytes[..8] == *MAGIC
         && crc32c(&bytes[..60]).to_be_bytes() == bytes[60..];
     if !sound {
-        return Ok(Some(Err(format!("{} fails its checksum", path.display()))));
+        return Ok(Err(format!("{} fails its checksum", path.display())));
     }
     let field = |at: usize| {
         let mut field = [0; 8];
@@ -171,9 +165,9 @@ pub(crate) fn load(
     let boot_id = disk.boot_id();
     let same_boot =
         !boot_id.is_empty() && bytes[BOOT_AT..BOOT_AT + BOOT_BYTES] == boot_field(&boot_id);
-    Ok(Some(Ok(Reservation {
+    Ok(Ok(Reservation {
         bound: field(8),
         floor: field(16),
         same_boot,
-    })))
+    }))
 }

@@ -7,8 +7,6 @@
 
 use std::sync::{Arc, Weak};
 
-use crc_fast::{CrcAlgorithm, Digest};
-
 use crate::block::Block;
 use crate::error::{OnDisk, ReadError};
 use crate::view::SegmentFile;
@@ -84,17 +82,10 @@ impl Stretch {
     /// # Errors
     /// [`ReadError::Disk`] when the disk cannot read it.
     pub fn load(&self) -> Result<(), ReadError> {
-        let load = |position, bytes, see: &mut dyn FnMut(&[u8])| {
-            let loaded = self.file.file.load(position, bytes, see);
-            loaded.on("read", &self.file.path)
-        };
-        load(self.position, self.bytes, &mut |_| {})?;
+        let loaded = self.file.file.load(self.position, self.bytes, &mut |_| {});
+        loaded.on("read", &self.file.path)?;
         for block in &self.unverified {
-            // Not through the map: mapped pages stay in memory longer than what is read but once deserves.
-            let mut crc = Digest::new(CrcAlgorithm::Crc32Iscsi);
-            load(block.position, block.bytes, &mut |bytes| crc.update(bytes))?;
-            self.file
-                .compared(block, crc.finalize() == u64::from(block.crc32c));
+            self.file.compare(block)?;
         }
         Ok(())
     }
@@ -117,7 +108,7 @@ impl Stretch {
     /// be read.
     #[must_use]
     pub fn elsewhere(&self, position: u64, end_position: u64) -> Option<Self> {
-        let end_position = end_position.min(self.file.map.published() as u64);
+        let end_position = end_position.min(self.file.published());
         (position < end_position).then(|| Self::new(&self.file, position, end_position))
     }
 

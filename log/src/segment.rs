@@ -20,7 +20,6 @@ use crate::block::{Block, BlockBuilder};
 use crate::disk::{Disk, DiskFile};
 use crate::error::{DiskError, OnDisk};
 use crate::index::{BootField, Covered, IndexFile, SegmentIdentity};
-use crate::mmap::Publisher;
 use crate::view::{SegmentFile, SegmentView};
 
 mod prepared;
@@ -31,8 +30,6 @@ pub(crate) use prepared::Prepared;
 const FIRST_ALLOCATION_BYTES: u64 = 4 << 10;
 /// Files are allocated in whole pages.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// What a segment may exceed its size by when a single append is larger (LOG-6 needs one byte).
-const SLACK_BYTES: u64 = 4096;
 /// So much is numbered, summed and written at a time: it stays in the processor's cache between the three.
 const PIECE_BYTES: usize = 256 << 10;
 /// Names of a segment made ahead, before it is known at which offset it begins.
@@ -64,7 +61,6 @@ pub(crate) struct Active {
     pub(crate) index: Arc<IndexFile>,
     /// Set once it was settled: its names are durable, and its index has its own.
     pub(crate) named: Arc<AtomicBool>,
-    publisher: Publisher,
     blocks: BlockBuilder,
     /// It is sealed before it would grow past this.
     seal_bytes: u64,
@@ -81,7 +77,6 @@ pub(crate) struct Active {
 /// What a recovered segment goes on with.
 pub(crate) struct Recovered {
     pub(crate) file: Arc<SegmentFile>,
-    pub(crate) publisher: Publisher,
     /// Its index, and where the entries in it that count end; the file is the segment's own where the index is damaged.
     pub(crate) index: Arc<dyn DiskFile>,
     pub(crate) index_bytes: u64,
@@ -96,12 +91,6 @@ pub(crate) struct Recovered {
     pub(crate) allocated_bytes: u64,
     pub(crate) end_offset: Offset,
     pub(crate) appended_at_ns: u64,
-}
-
-/// Address space for a segment that is sealed at `seal_bytes`.
-pub(crate) fn map_capacity(seal_bytes: u64) -> io::Result<usize> {
-    usize::try_from(seal_bytes.saturating_add(SLACK_BYTES))
-        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
 }
 
 impl Active {
@@ -151,14 +140,11 @@ impl Active {
         let index = disk.create(&young).on("create", &young)?;
         let index = IndexFile::create(path, identity, index)?;
         let file = disk.create(path).on("create", path)?;
-        let (map, publisher) = map_capacity(seal_bytes)
-            .and_then(|capacity| file.map(capacity, 0))
-            .on("map", path)?;
+        let file = SegmentFile::new(path.to_owned(), identity, file, 0, seal_bytes);
         Ok(Self {
-            file: Arc::new(SegmentFile::new(path.to_owned(), identity, file, map)),
+            file: Arc::new(file),
             index: Arc::new(index),
             named: Arc::new(AtomicBool::new(false)),
-            publisher,
             blocks: BlockBuilder::new(block_bytes),
             seal_bytes,
             allocated_bytes: 0,
@@ -185,12 +171,11 @@ impl Active {
             recovered.covered,
         );
         Self {
-            committed_position: recovered.publisher.position() as u64,
+            committed_position: recovered.file.published(),
             committed_offset: recovered.end_offset,
             file: recovered.file,
             index: Arc::new(index),
             named: Arc::new(AtomicBool::new(!recovered.young)),
-            publisher: recovered.publisher,
             blocks: recovered.blocks,
             seal_bytes,
             allocated_bytes: recovered.allocated_bytes,
@@ -210,7 +195,7 @@ impl Active {
 
     /// Bytes of its frames.
     pub(crate) fn frame_bytes(&self) -> u64 {
-        self.publisher.position() as u64
+        self.file.published()
     }
 
     pub(crate) fn blocks(&self) -> &[Block] {
@@ -219,8 +204,7 @@ impl Active {
 
     /// Bytes that still fit before it is to be sealed.
     pub(crate) fn room_bytes(&self) -> u64 {
-        let end = (self.seal_bytes).min((self.publisher.capacity() as u64).saturating_sub(1));
-        end.saturating_sub(self.frame_bytes())
+        self.seal_bytes.saturating_sub(self.frame_bytes())
     }
 
     /// Whether it is time to make the next segment.
@@ -229,14 +213,10 @@ impl Active {
     }
 
     /// Makes an empty segment able to hold a frame of `bytes`, if it is larger than segments are.
-    pub(crate) fn widen(&mut self, bytes: u64) -> Result<(), DiskError> {
-        assert_eq!(
-            self.frame_bytes(),
-            0,
-            "only an empty segment is mapped anew"
-        );
+    pub(crate) fn widen(&mut self, bytes: u64) {
+        assert_eq!(self.frame_bytes(), 0, "only an empty segment is widened");
         if bytes <= self.room_bytes() {
-            return Ok(());
+            return;
         }
         let SegmentFile {
             path,
@@ -244,18 +224,9 @@ impl Active {
             file,
             ..
         } = &*self.file;
-        let (map, publisher) = map_capacity(bytes)
-            .and_then(|capacity| file.map(capacity, 0))
-            .on("map", path)?;
-        self.file = Arc::new(SegmentFile::new(
-            path.clone(),
-            *identity,
-            Arc::clone(file),
-            map,
-        ));
-        self.publisher = publisher;
+        let file = Arc::clone(file);
+        self.file = Arc::new(SegmentFile::new(path.clone(), *identity, file, 0, bytes));
         self.seal_bytes = bytes;
-        Ok(())
     }
 
     /// Allocates what an append of `bytes` needs: blocks for the frames, one byte more (LOG-6), and room for the index
@@ -335,7 +306,7 @@ impl Active {
             self.blocks.undo(&before);
             return Err(error);
         }
-        self.publisher.publish(frames.len());
+        self.file.publish(frames.len() as u64);
         self.end_offset = offset;
         self.appended_at_ns = now_ns;
         Ok(())

@@ -4,19 +4,18 @@
 //! are given back when the last view or slice is dropped.
 
 use std::collections::HashSet;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use basalt_proto::{FrameLimits, Offset, PartitionId};
 use parking_lot::Mutex;
 
-use crate::block::{Block, BlockBuilder, crc32c};
+use crate::block::{Block, BlockBuilder, crc32c, digest_value, new_digest};
 use crate::disk::{Descriptor, Disk, DiskFile};
-use crate::error::{OnDisk, ReadError};
+use crate::error::{DiskError, OnDisk, ReadError};
 use crate::index::SegmentIdentity;
-use crate::mmap::Map;
+use crate::mmap::{Map, MappedBytes};
 use crate::residency::{Attempt, Stretch};
 use crate::topic::TopicId;
 
@@ -25,13 +24,16 @@ mod search;
 
 pub(crate) use plan::{SlicePlan, plan_slice, resolve_slice, try_resolve_slice};
 
-/// An open, mapped file of frames.
+/// An open file of frames.
 #[derive(Debug)]
 pub(crate) struct SegmentFile {
     pub(crate) path: PathBuf,
     pub(crate) identity: SegmentIdentity,
     pub(crate) file: Arc<dyn DiskFile>,
-    pub(crate) map: Map,
+    /// Bytes of whole frames, which are in the file for good (LOG-1).
+    published: AtomicU64,
+    /// How many there may be once.
+    expected_bytes: u64,
     /// Blocks found not to match their checksum, by position. They are kept and refused, never served.
     damaged: Mutex<Vec<u64>>,
     any_damaged: AtomicBool,
@@ -45,13 +47,15 @@ impl SegmentFile {
         path: PathBuf,
         identity: SegmentIdentity,
         file: Arc<dyn DiskFile>,
-        map: Map,
+        published: u64,
+        expected_bytes: u64,
     ) -> Self {
         Self {
             path,
             identity,
             file,
-            map,
+            published: AtomicU64::new(published),
+            expected_bytes,
             damaged: Mutex::new(Vec::new()),
             any_damaged: AtomicBool::new(false),
             unverified: Mutex::new(HashSet::new()),
@@ -75,12 +79,29 @@ impl SegmentFile {
     }
 
     /// Compares a block that was not compared yet.
-    fn compare_once(&self, block: &Block) {
-        if !self.is_unverified(block) {
-            return;
+    ///
+    /// # Errors
+    /// [`DiskError`] when the disk cannot read it.
+    fn compare_once(&self, block: &Block) -> Result<(), DiskError> {
+        if self.is_unverified(block) {
+            self.compare(block)?;
         }
-        let bytes = self.bytes(block.position, block.end_position());
-        self.compared(block, crc32c(bytes) == block.crc32c);
+        Ok(())
+    }
+
+    /// Compares a block with its checksum. Not through a map: mapped pages stay in memory longer than what is read but once
+    /// deserves.
+    ///
+    /// # Errors
+    /// As [`Self::compare_once`].
+    pub(crate) fn compare(&self, block: &Block) -> Result<(), DiskError> {
+        let mut crc = new_digest();
+        let mut see = |bytes: &[u8]| crc.update(bytes);
+        self.file
+            .load(block.position, block.bytes, &mut see)
+            .on("read", &self.path)?;
+        self.compared(block, digest_value(&crc) == block.crc32c);
+        Ok(())
     }
 
     /// Notes that a block was compared with its checksum.
@@ -113,11 +134,36 @@ impl SegmentFile {
             .any(|position| (block.position..block.end_position()).contains(position))
     }
 
-    pub(crate) fn bytes(&self, from: u64, to: u64) -> &[u8] {
-        // Positions are those of published bytes, which fit the address space they are mapped in.
-        self.map.bytes(
-            usize::try_from(from).unwrap_or(usize::MAX)..usize::try_from(to).unwrap_or(usize::MAX),
-        )
+    /// Bytes of whole frames.
+    pub(crate) fn published(&self) -> u64 {
+        self.published.load(Ordering::Acquire)
+    }
+
+    /// Lets readers see `bytes` more bytes of frames, which are in the file. There is one who calls it.
+    pub(crate) fn publish(&self, bytes: u64) {
+        self.published.fetch_add(bytes, Ordering::Release);
+    }
+
+    /// A map for the bytes before `end`.
+    ///
+    /// # Errors
+    /// [`DiskError`] when the file cannot be opened or mapped.
+    ///
+    /// # Panics
+    /// When not so much is published.
+    pub(crate) fn map(&self, end: u64) -> Result<Map, DiskError> {
+        assert!(end <= self.published(), "read past the published bytes");
+        let expected = index(self.expected_bytes.max(end));
+        self.file.map(index(end), expected).on("map", &self.path)
+    }
+
+    /// The bytes from `from` to `to`.
+    ///
+    /// # Errors
+    /// As [`Self::map`].
+    pub(crate) fn bytes(&self, from: u64, to: u64) -> Result<MappedBytes, DiskError> {
+        let map = self.map(to)?;
+        Ok(MappedBytes::new(map, index(from)..index(to)))
     }
 
     fn corrupt(&self, block: &Block) -> ReadError {
@@ -129,10 +175,15 @@ impl SegmentFile {
     }
 }
 
-/// Whole frames in one file, to be sent by `sendfile(2)` or read from the map.
+/// A position as an index into mapped bytes: what does not fit the address space cannot be mapped either.
+fn index(position: u64) -> usize {
+    usize::try_from(position).unwrap_or(usize::MAX)
+}
+
+/// Whole frames in one file, to be sent by `sendfile(2)` or read from its map, which it holds.
 #[derive(Debug, Clone)]
 pub struct FrameSlice {
-    file: Option<Arc<SegmentFile>>,
+    file: Option<(Arc<SegmentFile>, Map)>,
     position: u64,
     bytes: u64,
     /// Offset of the first frame.
@@ -162,7 +213,7 @@ impl FrameSlice {
     /// # Errors
     /// [`ReadError::Disk`] when it cannot be opened.
     pub fn descriptor(&self) -> Result<Option<Descriptor>, ReadError> {
-        let Some(file) = &self.file else {
+        let Some((file, _)) = &self.file else {
             return Ok(None);
         };
         Ok(file.file.descriptor().on("open", &file.path)?)
@@ -183,7 +234,7 @@ impl FrameSlice {
     /// At most `bytes` of its bytes from its byte `from` on, to be loaded before they are used; `None` when there are none.
     #[must_use]
     pub fn stretch(&self, from: u64, bytes: u64) -> Option<Stretch> {
-        let file = self.file.as_ref()?;
+        let (file, _) = self.file.as_ref()?;
         let end = from.saturating_add(bytes).min(self.bytes);
         (from < end).then(|| Stretch::new(file, self.position + from, self.position + end))
     }
@@ -197,8 +248,8 @@ impl FrameSlice {
     /// The frames, from the map.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        self.file.as_ref().map_or(&[], |file| {
-            file.bytes(self.position, self.position + self.bytes)
+        self.file.as_ref().map_or(&[], |(_, map)| {
+            map.bytes(index(self.position)..index(self.position + self.bytes))
         })
     }
 }
@@ -230,18 +281,15 @@ impl SegmentView {
     ) -> Result<Self, ReadError> {
         let file = disk.open(path).on("open", path)?;
         let bytes = file.len().on("read the length of", path)?;
-        let mapped = usize::try_from(bytes)
-            .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
-            .on("map", path)?;
-        let map = file.map_read_only(mapped).on("map", path)?;
         let identity = SegmentIdentity {
             topic_id: TopicId(0),
             partition: PartitionId(0),
             base_offset,
         };
-        let file = Arc::new(SegmentFile::new(path.to_owned(), identity, file, map));
+        let file = SegmentFile::new(path.to_owned(), identity, file, bytes, bytes);
         let mut blocks = BlockBuilder::new(CHUNK_BLOCK_BYTES);
-        let whole = blocks.append(file.map.bytes(0..mapped), 0, FrameLimits::UNLIMITED);
+        let mapped = file.bytes(0, bytes)?;
+        let whole = blocks.append(&mapped, 0, FrameLimits::UNLIMITED);
         let last = blocks
             .blocks()
             .last()
@@ -250,7 +298,7 @@ impl SegmentView {
             .blocks()
             .first()
             .map_or(base_offset, |block| block.base_offset);
-        if whole != mapped || first < base_offset || last > end_offset {
+        if whole != mapped.len() || first < base_offset || last > end_offset {
             return Err(ReadError::Corrupt {
                 path: path.to_owned(),
                 position: whole as u64,
@@ -260,7 +308,7 @@ impl SegmentView {
         Ok(Self {
             base_offset,
             end_offset,
-            file,
+            file: Arc::new(file),
             blocks: blocks.blocks().into(),
             appended_at_ns: 0,
             sealed: true,
@@ -286,15 +334,20 @@ impl SegmentView {
     }
 
     /// All its frames.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        self.file.bytes(0, self.frame_bytes())
+    ///
+    /// # Errors
+    /// [`ReadError::Disk`] when the file cannot be opened or mapped.
+    pub fn bytes(&self) -> Result<MappedBytes, ReadError> {
+        Ok(self.file.bytes(0, self.frame_bytes())?)
     }
 
-    /// The frames of one of its blocks.
-    #[must_use]
-    pub fn block_bytes(&self, block: &Block) -> &[u8] {
-        self.file.bytes(block.position, block.end_position())
+    /// The frames of one of its blocks. They hold a map of the file, of which there are not many: drop them before the next
+    /// segment's.
+    ///
+    /// # Errors
+    /// [`ReadError::Disk`] when the file cannot be opened or mapped.
+    pub fn block_bytes(&self, block: &Block) -> Result<MappedBytes, ReadError> {
+        Ok(self.file.bytes(block.position, block.end_position())?)
     }
 
     /// The broker's time of the last append, ns; what retention and cooling count a segment's age from.
@@ -310,18 +363,20 @@ impl SegmentView {
     }
 
     /// Whether a block was found not to match its checksum. Its records are refused, never served altered.
-    #[must_use]
-    pub fn is_damaged(&self, block: &Block) -> bool {
-        self.file.compare_once(block);
-        self.file.is_damaged(block)
+    ///
+    /// # Errors
+    /// [`ReadError::Disk`] when it was not compared yet and the disk cannot read it.
+    pub fn is_damaged(&self, block: &Block) -> Result<bool, ReadError> {
+        self.file.compare_once(block)?;
+        Ok(self.file.is_damaged(block))
     }
 
     /// Compares a block's bytes with its checksum, and remembers if they differ.
     ///
     /// # Errors
-    /// [`ReadError::Corrupt`], naming file, position and the next readable offset.
+    /// [`ReadError::Corrupt`], naming file, position and the next readable offset; [`ReadError::Disk`].
     pub fn verify_block(&self, block: &Block) -> Result<(), ReadError> {
-        if crc32c(self.block_bytes(block)) == block.crc32c && !self.is_damaged(block) {
+        if crc32c(&self.block_bytes(block)?) == block.crc32c && !self.is_damaged(block)? {
             return Ok(());
         }
         self.file.mark_damaged(block.position);
@@ -342,8 +397,9 @@ impl SegmentView {
         if from >= end {
             return Ok(FrameSlice::empty(from));
         }
-        self.wanted(from, end, max_bytes)
-            .for_each(|block| self.file.compare_once(block));
+        for block in self.wanted(from, end, max_bytes) {
+            self.file.compare_once(block)?;
+        }
         match plan_slice(&self.file, &self.blocks, from, end, max_bytes) {
             Some(plan) => resolve_slice(&self.file, &plan, from, end, max_bytes),
             None => Ok(FrameSlice::empty(from)),

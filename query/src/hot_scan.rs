@@ -427,7 +427,8 @@ impl HotRows {
                 self.block = 0;
                 continue;
             };
-            if run.view.is_damaged(block) {
+            let damaged = run.view.is_damaged(block);
+            if damaged.map_err(|source| HotScanError::frame(&run.view, block, source))? {
                 return Err(HotScanError::damaged(&run.view, block).into());
             }
             return Ok(Some((Arc::clone(&run.view), *block)));
@@ -451,7 +452,9 @@ impl HotRows {
         if self.position == 0 {
             self.blocks_read.add(1);
         }
-        let bytes = view.block_bytes(block);
+        let bytes = view
+            .block_bytes(block)
+            .map_err(|source| HotScanError::frame(view, block, source))?;
         let mut walk = FrameWalk::new(&bytes[self.position..], FrameLimits::UNLIMITED);
         while builder.row_count() < wanted && builder.value_bytes() < BATCH_BYTES {
             match walk.next() {

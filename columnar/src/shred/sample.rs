@@ -22,8 +22,11 @@ pub(crate) fn sample(segment: &SegmentView) -> Option<Inferred> {
     for block in blocks.iter().step_by(every) {
         let mut payloads_left = PAYLOADS / sampled_blocks;
         let mut bytes_left = BYTES / sampled_blocks;
-        for frame in FrameWalk::new(segment.block_bytes(block), FrameLimits::UNLIMITED) {
-            // What cannot be read is reported when it is written.
+        // What cannot be read is reported when it is written.
+        let Ok(bytes) = segment.block_bytes(block) else {
+            continue;
+        };
+        for frame in FrameWalk::new(&bytes, FrameLimits::UNLIMITED) {
             let Ok(frame) = frame else { break };
             let _ = expand(&frame, |record| {
                 if let Some(payload) = record.payload {

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-use basalt_log::{Descriptor, Disk, DiskFile, Map, Publisher, RealDisk};
+use basalt_log::{Descriptor, Disk, DiskFile, Map, RealDisk};
 use basalt_proto::Offset;
 use parking_lot::Mutex;
 
@@ -130,12 +130,12 @@ impl DiskFile for FullDiskFile {
         self.inner.set_len(bytes)
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
-        self.inner.map(capacity, published)
+    fn map(&self, readable: usize, expected: usize) -> io::Result<Map> {
+        self.inner.map(readable, expected)
     }
 
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
-        self.inner.map_read_only(bytes)
+    fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        self.inner.read_at(bytes, position)
     }
 
     fn read_all(&self) -> io::Result<Vec<u8>> {

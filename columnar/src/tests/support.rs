@@ -467,7 +467,7 @@ pub(crate) async fn rows(tiered: &TieredLog, snapshot: &PartitionSnapshot) -> Ve
     }
     for view in &snapshot.hot {
         let mut builder = RowBuilder::with_projection(snapshot.partition, Some(&[1, 6]));
-        for frame in FrameWalk::new(view.bytes(), FrameLimits::UNLIMITED) {
+        for frame in FrameWalk::new(&view.bytes().unwrap(), FrameLimits::UNLIMITED) {
             let frame = frame.unwrap();
             assert!(frame.header.offset >= snapshot.cold_end_offset);
             builder.push(&frame).unwrap();

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::io;
 use std::path::Path;
 
-use basalt_log::{Descriptor, DiskFile, Map, Publisher};
+use basalt_log::{Descriptor, DiskFile, Map};
 use basalt_proto::ErrorKind;
 use parking_lot::{Condvar, Mutex};
 
@@ -183,12 +183,12 @@ impl DiskFile for GatedFile {
         self.file.set_len(bytes)
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
-        self.file.map(capacity, published)
+    fn map(&self, readable: usize, expected: usize) -> io::Result<Map> {
+        self.file.map(readable, expected)
     }
 
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
-        self.file.map_read_only(bytes)
+    fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        self.file.read_at(bytes, position)
     }
 
     fn read_all(&self) -> io::Result<Vec<u8>> {

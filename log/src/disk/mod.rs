@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::mmap::{Map, Publisher};
+use crate::mmap::Map;
 
 mod real;
 mod residency;
@@ -144,17 +144,28 @@ pub trait DiskFile: Debug + Send + Sync {
     /// The system's error; some of them may be zero.
     fn zero_from(&self, from: u64) -> io::Result<()>;
 
-    /// Maps `capacity` bytes of address space, the first `published` of which may be read.
+    /// Lends a map of the file for its first `readable` bytes, which are there and will neither change nor be cut off as
+    /// long as the map is held. `expected` is how long the file may become while it is mapped.
+    ///
+    /// A process may have so many maps only: whoever is done with the bytes gives the map back by dropping it, and asks
+    /// again later.
     ///
     /// # Errors
-    /// The system's error.
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)>;
+    /// The system's error, `OutOfMemory` when it has no more maps; `UnexpectedEof` when the file is shorter.
+    fn map(&self, readable: usize, expected: usize) -> io::Result<Map>;
 
-    /// Maps the first `bytes` bytes for reading.
+    /// Reads the bytes at `position`, as many as `bytes` holds.
     ///
     /// # Errors
-    /// The system's error.
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map>;
+    /// The system's error; `UnexpectedEof` when the file ends before them.
+    fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        let mut filled = 0;
+        self.load(position, bytes.len() as u64, &mut |piece| {
+            let end = filled + piece.len();
+            bytes[filled..end].copy_from_slice(piece);
+            filled = end;
+        })
+    }
 
     /// Reads the whole file.
     ///
@@ -200,7 +211,7 @@ pub trait DiskFile: Debug + Send + Sync {
     fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
         let index = |at| usize::try_from(at).map_err(|_| io::ErrorKind::UnexpectedEof);
         let (start, end) = (index(position)?, index(position.saturating_add(bytes))?);
-        see(self.map_read_only(end)?.bytes(start..end));
+        see(self.map(end, end)?.bytes(start..end));
         Ok(())
     }
 

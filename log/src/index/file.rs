@@ -125,9 +125,11 @@ impl IndexFile {
             let synced = synced_position.min(block.end_position());
             entries.extend_from_slice(&self.identity.run_entry(block, synced));
         }
-        self.file
-            .write_at(&entries, state.bytes)
-            .on("append to", &self.path)?;
+        if !entries.is_empty() {
+            self.file
+                .write_at(&entries, state.bytes)
+                .on("append to", &self.path)?;
+        }
         state.bytes += entries.len() as u64;
         if let Some(last) = blocks.last() {
             state.covered.blocks += blocks.len() - 1;

@@ -350,6 +350,8 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
     let slots = bytes.get(HEADER_BYTES..).unwrap_or_default();
     // Where the last entry ends.
     let (mut offset, mut position) = (identity.base_offset, 0_u64);
+    // Whether all blocks go on from the one before.
+    let mut is_gapless = true;
     for (number, entry) in slots.chunks(ENTRY_BYTES).enumerate() {
         let slot = read_slot(entry, identity).filter(|slot| match slot {
             Slot::Block(block) => block.position >= position && block.base_offset >= offset,
@@ -370,6 +372,7 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
         }
         match slot {
             Slot::Block(block) | Slot::Run(block, _) => {
+                is_gapless &= (block.position, block.base_offset) == (position, offset);
                 if let Slot::Run(_, synced_position) = slot {
                     index.synced_position = index.synced_position.max(synced_position);
                 }
@@ -385,7 +388,8 @@ pub(crate) fn read_index(bytes: &[u8], identity: &SegmentIdentity) -> ReadIndex 
                 let unmarked = mark.is_some_and(|mark| mark.iter().all(|byte| *byte == 0));
                 if entries == number as u64
                     && crc == crc32c(before)
-                    && marker.frame_bytes == position
+                    && (marker.frame_bytes, marker.end_offset) == (position, offset)
+                    && is_gapless
                     && unmarked
                 {
                     index.sealed = Some(marker);

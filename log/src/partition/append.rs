@@ -226,9 +226,7 @@ impl Partition {
             let first = frame_lengths(batch.bytes())
                 .next()
                 .map_or(0, |(bytes, _)| bytes as u64);
-            active
-                .widen(first)
-                .map_err(|error| self.refuse(state, error))?;
+            active.widen(first);
         }
         let room = state.active.as_ref().map_or(0, Active::room_bytes);
         if let Some(active) = state.active.as_mut().filter(|_| bytes <= room) {

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use basalt_proto::Offset;
 
 use super::{Partition, State};
-use crate::error::{AppendError, DiskError};
+use crate::error::{AppendError, DiskError, OnDisk};
 use crate::sync::Shared;
 use crate::view::SegmentFile;
-use crate::wal::{RECORD_HEADER_BYTES, RecordHeader};
+use crate::wal::{Group, RECORD_HEADER_BYTES, RecordHeader};
 
 /// What a partition has for a group commit.
 pub(crate) enum CommitPlan {
@@ -42,6 +42,34 @@ impl Commit {
         let record =
             |piece: &Piece| piece.range.end - piece.range.start + RECORD_HEADER_BYTES as u64;
         self.pieces.iter().map(record).sum()
+    }
+
+    /// Puts its records into a group: all of them or none.
+    fn read_into(&self, group: &mut Group) -> Result<(), DiskError> {
+        let before = group.len();
+        let mut pieces = self.pieces.iter();
+        pieces
+            .try_for_each(|piece| piece.read_into(group))
+            .inspect_err(|_| group.cut(before))
+    }
+}
+
+impl Piece {
+    fn read_into(&self, group: &mut Group) -> Result<(), DiskError> {
+        let identity = self.file.identity;
+        let header = RecordHeader {
+            topic_id: identity.topic_id,
+            partition: identity.partition,
+            segment: identity.base_offset,
+            position: self.range.start,
+            base_offset: self.base_offset,
+            record_count: self.end_offset.0 - self.base_offset.0,
+        };
+        // Read, not mapped: a partition that is only written to needs no map.
+        let read = |frames: &mut [u8]| self.file.file.read_at(frames, self.range.start);
+        group
+            .push(&header, self.range.end - self.range.start, read)
+            .on("read", &self.file.path)
     }
 }
 
@@ -79,22 +107,19 @@ fn write(shared: &Shared, commits: Vec<Commit>, bytes: u64) {
         }
         return;
     };
-    for commit in &commits {
-        for piece in &commit.pieces {
-            let identity = piece.file.identity;
-            let header = RecordHeader {
-                topic_id: identity.topic_id,
-                partition: identity.partition,
-                segment: identity.base_offset,
-                position: piece.range.start,
-                base_offset: piece.base_offset,
-                record_count: piece.end_offset.0 - piece.base_offset.0,
-            };
-            group.push(
-                &header,
-                piece.file.bytes(piece.range.start, piece.range.end),
-            );
+    let is_read = |commit: &Commit| match commit.read_into(&mut group) {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::warn!(%error, source = %error.source, "appended frames cannot be read back: their segment is synced instead");
+            commit.partition.settle_instead(commit.target);
+            false
         }
+    };
+    let commits: Vec<Commit> = commits.into_iter().filter(is_read).collect();
+    if commits.is_empty() {
+        return;
+    }
+    for commit in &commits {
         if commit.wal_sequence != group.sequence() {
             group.touch(Arc::downgrade(&commit.partition));
             commit.partition.state.lock().wal_sequence = group.sequence();

@@ -15,13 +15,11 @@ use crate::config::{TopicConfig, TopicDurability};
 use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
 use crate::recovery::{
-    Finding, IndexState, RecoveredSegment, SegmentOnDisk, identity, list_segments, mark_damaged,
+    Finding, IndexState, RecoveredSegment, SegmentNames, SegmentOnDisk, identity, list_segments,
     recover_segment,
 };
 use crate::reserve::{self, Reserved};
-use crate::segment::{
-    Active, PREPARED_INDEX, PREPARED_SEGMENT, Recovered, index_path, segment_path, young_index_path,
-};
+use crate::segment::{Active, Recovered, index_path, segment_path, young_index_path};
 use crate::sync::Shared;
 use crate::topic::TopicId;
 use crate::view::SegmentView;
@@ -77,9 +75,6 @@ impl Partition {
     ) -> Result<Arc<Self>, DiskError> {
         let disk = shared.disk.as_ref();
         let records = replay.of(spec.topic_id, spec.id);
-        if records.is_empty() && !disk.exists(&spec.dir).on("look for", &spec.dir)? {
-            return Ok(Self::new_empty(spec, shared));
-        }
         let mut opening = Opening {
             spec: &spec,
             records: &records,
@@ -92,8 +87,7 @@ impl Partition {
             settled_offset: None,
             findings: Vec::new(),
         };
-        opening.segments(disk)?;
-        let reserved_offset = opening.reservation(disk)?;
+        let reserved_offset = opening.open(disk)?;
         let Opening {
             sealed,
             unsealed,
@@ -182,16 +176,19 @@ impl Partition {
 }
 
 impl Opening<'_> {
-    fn segments(&mut self, disk: &dyn Disk) -> Result<(), DiskError> {
+    /// Opens what is in the folder; up to where offsets are reserved.
+    fn open(&mut self, disk: &dyn Disk) -> Result<Offset, DiskError> {
         let dir = &self.spec.dir;
-        let (bases, strange) = list_segments(disk, dir)?;
-        for name in [PREPARED_SEGMENT, PREPARED_INDEX] {
+        let SegmentNames {
+            mut bases,
+            strange,
+            prepared,
+            is_reserved,
+        } = list_segments(disk, dir)?;
+        for name in prepared {
             let path = dir.join(name);
-            if disk.exists(&path).on("look for", &path)? {
-                disk.remove_file(&path).on("remove", &path)?;
-            }
+            disk.remove_file(&path).on("remove", &path)?;
         }
-        let mut bases = bases;
         bases.extend(self.restore_newest(disk, bases.last().copied())?);
         for name in strange {
             let path = dir.join(&name);
@@ -210,7 +207,11 @@ impl Opening<'_> {
             let is_last = at + 1 == bases.len();
             self.segment(disk, &path, *base_offset, is_last)?;
         }
-        Ok(())
+        if is_reserved {
+            self.reservation(disk)
+        } else {
+            Ok(Offset::ZERO)
+        }
     }
 
     /// Makes the segments again whose names had not reached the disk when the frames in them were committed: those after
@@ -300,7 +301,6 @@ impl Opening<'_> {
         seal_bytes: u64,
     ) -> Result<(), DiskError> {
         let (base_offset, end_offset) = (open.file.identity.base_offset, open.end_offset);
-        mark_damaged(&open.file, open.blocks.blocks());
         if end_offset == base_offset {
             return self.empty_segment(disk, open, index, is_last, seal_bytes);
         }
@@ -371,8 +371,7 @@ impl Opening<'_> {
     /// LOG-5: after a restart of the machine the log goes on at the bound.
     fn reservation(&mut self, disk: &dyn Disk) -> Result<Offset, DiskError> {
         match reserve::load(disk, &self.spec.dir)? {
-            None => Ok(Offset::ZERO),
-            Some(Err(what)) => {
+            Err(what) => {
                 let path = self.spec.dir.join(reserve::FILE_NAME);
                 let careful = Offset(self.log_end_offset.0.saturating_add(2 * reserve::MAX_STEP));
                 self.find(
@@ -383,7 +382,7 @@ impl Opening<'_> {
                 self.skip_to(careful);
                 Ok(Offset::ZERO)
             }
-            Some(Ok(reservation)) => {
+            Ok(reservation) => {
                 // With the page cache intact nothing is missing, but for what an earlier start had skipped.
                 let goes_on_at = if reservation.same_boot {
                     reservation.floor

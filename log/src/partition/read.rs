@@ -173,15 +173,18 @@ impl Partition {
         segments.extend(active.map(|active| Arc::new(active.view(false))));
         let (log_start_offset, log_end_offset) = (state.log_start_offset(), state.log_end_offset);
         drop(state);
+        let mut visible_end = high_watermark;
         for segment in segments
             .iter_mut()
             .filter(|segment| segment.end_offset > high_watermark)
         {
-            *segment = Arc::new(cut(segment, high_watermark));
+            let view = cut(segment, high_watermark);
+            visible_end = visible_end.min(view.end_offset);
+            *segment = Arc::new(view);
         }
         HotSnapshot {
             log_start_offset,
-            high_watermark,
+            high_watermark: visible_end,
             log_end_offset,
             segments,
         }
@@ -205,7 +208,8 @@ impl Partition {
     }
 }
 
-/// The view up to `end`, which a frame begins at. A block that is cut gets the checksum of what is left of it.
+/// The view up to `end`, which a frame begins at. A block that is cut gets the checksum of what is left of it. Where the disk
+/// cannot read it the view ends before it, as if it had been taken earlier.
 fn cut(view: &SegmentView, end: Offset) -> SegmentView {
     let mut blocks: Vec<Block> = view
         .blocks
@@ -213,23 +217,30 @@ fn cut(view: &SegmentView, end: Offset) -> SegmentView {
         .filter(|block| block.base_offset < end)
         .copied()
         .collect();
-    if let Some(last) = blocks
-        .last_mut()
-        .filter(|last| last.end_offset() > end && !view.is_damaged(last))
-    {
-        let slice = view.slice(last.base_offset, end, u64::MAX).ok();
-        let bytes = slice.map_or(0, |slice| slice.position() + slice.len() - last.position);
-        let whole = view.block_bytes(last);
-        let kept = &whole[..usize::try_from(bytes)
-            .unwrap_or(whole.len())
-            .min(whole.len())];
-        last.bytes = kept.len() as u64;
-        last.crc32c = crc32c(kept);
-        last.record_count = end.0 - last.base_offset.0;
+    let mut view_end = end;
+    if let Some(last) = blocks.last_mut().filter(|last| last.end_offset() > end) {
+        match cut_block(view, last, end) {
+            Ok(()) => {}
+            // A block that is damaged is refused whole.
+            Err(ReadError::Corrupt { .. }) => {}
+            Err(error) => {
+                tracing::warn!(path = %view.path().display(), %error, "a snapshot ends before records that cannot be read now");
+                view_end = last.base_offset;
+                blocks.pop();
+            }
+        }
     }
     SegmentView {
-        end_offset: end,
+        end_offset: view_end,
         blocks: blocks.into(),
         ..view.clone()
     }
+}
+
+fn cut_block(view: &SegmentView, block: &mut Block, end: Offset) -> Result<(), ReadError> {
+    let slice = view.slice(block.base_offset, end, u64::MAX)?;
+    block.bytes = slice.position() + slice.len() - block.position;
+    block.record_count = end.0 - block.base_offset.0;
+    block.crc32c = crc32c(slice.bytes());
+    Ok(())
 }

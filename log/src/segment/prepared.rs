@@ -5,23 +5,19 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use super::{
-    Active, PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, map_capacity, round_up, segment_path,
-    young_index_path,
+    Active, PAGE_BYTES, PREPARED_INDEX, PREPARED_SEGMENT, round_up, segment_path, young_index_path,
 };
 use crate::block::BlockBuilder;
 use crate::disk::{Disk, DiskFile};
 use crate::error::{DiskError, OnDisk};
 use crate::index::{IndexFile, SegmentIdentity};
-use crate::mmap::{Map, Publisher};
 use crate::view::SegmentFile;
 
-/// A segment made ahead: allocated, mapped, durable but for its names.
+/// A segment made ahead: allocated, durable but for its names.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     file: Arc<dyn DiskFile>,
     index: Arc<dyn DiskFile>,
-    map: Map,
-    publisher: Publisher,
     seal_bytes: u64,
     allocated_bytes: u64,
 }
@@ -53,14 +49,9 @@ impl Prepared {
         index.reserve(PAGE_BYTES).on("grow", index_path)?;
         let allocated_bytes = round_up(seal_bytes + 1);
         file.allocate(allocated_bytes).on("grow", path)?;
-        let (map, publisher) = map_capacity(seal_bytes)
-            .and_then(|capacity| file.map(capacity, 0))
-            .on("map", path)?;
         Ok(Self {
             file,
             index,
-            map,
-            publisher,
             seal_bytes,
             allocated_bytes,
         })
@@ -84,11 +75,11 @@ impl Prepared {
         disk.rename(&prepared, &young).on("rename to", &young)?;
         let prepared = dir.join(PREPARED_SEGMENT);
         disk.rename(&prepared, &path).on("rename to", &path)?;
+        let file = SegmentFile::new(path, identity, self.file, 0, self.seal_bytes);
         Ok(Active {
-            file: Arc::new(SegmentFile::new(path, identity, self.file, self.map)),
+            file: Arc::new(file),
             index: Arc::new(index),
             named: Arc::new(AtomicBool::new(false)),
-            publisher: self.publisher,
             blocks: BlockBuilder::new(block_bytes),
             seal_bytes: self.seal_bytes,
             allocated_bytes: self.allocated_bytes,

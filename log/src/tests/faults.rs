@@ -317,3 +317,26 @@ fn a_write_ahead_log_found_at_the_start_has_a_durable_name_before_it_is_used() {
         }
     }
 }
+
+/// The last entries of an index were read from the page cache alone, relied on, and lost with the machine.
+#[test]
+fn index_entries_that_recovery_reads_are_durable_before_their_frames_are_shown() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    // So many that the last entry is not in the header's sector.
+    for number in 0..20_u8 {
+        append(&first, &record(&[number]), Durability::Fsync).unwrap();
+    }
+    disk.fail(Operation::Sync, ".new", 0, ErrorKind::Other);
+    append(&first, &record(&[20]), Durability::Fsync).unwrap_err();
+    assert!(disk.faults_are_used_up());
+    let killed = disk.process_loss();
+    let shown = read_all(&partition(&open(&killed), TopicDurability::Fsync));
+    assert_eq!(shown.len(), 21);
+    for seed in 0..8 {
+        let lost = killed.power_loss(&mut SimRng::new(seed));
+        let again = read_all(&partition(&open(&lost), TopicDurability::Fsync));
+        assert_eq!(again, shown, "seed {seed}");
+    }
+}

@@ -12,8 +12,12 @@ mod faults;
 #[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
+mod maps;
+#[cfg(test)]
 mod reading;
 #[cfg(test)]
 mod residency;
 pub mod simulation;
+#[cfg(test)]
+mod starts;
 mod support;

@@ -141,7 +141,7 @@ fn pub_19_what_is_released_stays_readable_to_who_holds_it() {
             .sum::<u64>(),
         60
     );
-    assert_eq!(snapshot.segments[0].bytes()[29..229], payloads[0]);
+    assert_eq!(snapshot.segments[0].bytes().unwrap()[29..229], payloads[0]);
     assert_eq!(partition.bounds().log_start_offset, Offset(60));
     let gone = partition.read(Offset(0), Offset(u64::MAX), 100);
     assert!(matches!(
@@ -192,8 +192,8 @@ fn nothing_is_visible_before_the_high_watermark_and_everything_below_it_is() {
         (Offset(1), Offset(5))
     );
     assert_eq!(
-        snapshot.segments[0].bytes(),
-        partition.read(Offset(0), Offset(9), 999).unwrap().bytes()
+        *snapshot.segments[0].bytes().unwrap(),
+        *partition.read(Offset(0), Offset(9), 999).unwrap().bytes()
     );
     snapshot.segments[0]
         .verify_block(&snapshot.segments[0].blocks()[0])

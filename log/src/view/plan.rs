@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use basalt_proto::{FRAME_HEADER_BYTES, FrameHeader, Offset};
 
-use super::{FrameSlice, SegmentFile};
+use super::{FrameSlice, SegmentFile, index};
 use crate::block::Block;
 use crate::error::ReadError;
+use crate::mmap::Map;
 use crate::residency::{Attempt, Stretch};
 
 /// What a read of some blocks resolves to, before frames are walked. Taken under the partition's lock, walked outside.
@@ -86,15 +87,15 @@ struct Walked {
     offset: Offset,
 }
 
-/// Walks the frames of `block` from `from_position` while `go_on(header, frame's end position)`; where it stopped.
+/// Walks the mapped frames of `block` from `from_position` while `go_on(header, frame's end position)`; where it stopped.
 fn walk_block(
-    file: &SegmentFile,
+    (file, map): (&SegmentFile, &Map),
     block: &Block,
     from_position: u64,
     from_offset: Offset,
     mut go_on: impl FnMut(&FrameHeader, u64) -> bool,
 ) -> Result<Walked, ReadError> {
-    let bytes = file.bytes(from_position, block.end_position());
+    let bytes = map.bytes(index(from_position)..index(block.end_position()));
     let mut at = 0_usize;
     let mut walked = Walked {
         position: from_position,
@@ -136,6 +137,9 @@ pub(crate) fn resolve_slice(
     if file.is_damaged(first) {
         return Err(file.corrupt(first));
     }
+    let reach = plan.last.unwrap_or(plan.stop).end_position();
+    let map = file.map(reach.max(first.end_position()))?;
+    let mapped = (&**file, &map);
     let start = if from <= first.base_offset {
         Walked {
             position: first.position,
@@ -143,7 +147,7 @@ pub(crate) fn resolve_slice(
         }
     } else {
         walk_block(
-            file,
+            mapped,
             first,
             first.position,
             first.base_offset,
@@ -156,9 +160,9 @@ pub(crate) fn resolve_slice(
             && (within(frame_end) || frame_end - header.frame_bytes() == start.position)
     };
     let stop = if plan.ends_in_first() || !within(plan.stop.end_position()) {
-        walk_block(file, first, start.position, start.offset, below)?
+        walk_block(mapped, first, start.position, start.offset, below)?
     } else if let Some(last) = plan.last {
-        walk_block(file, &last, last.position, last.base_offset, below)?
+        walk_block(mapped, &last, last.position, last.base_offset, below)?
     } else {
         Walked {
             position: plan.stop.end_position(),
@@ -166,7 +170,7 @@ pub(crate) fn resolve_slice(
         }
     };
     Ok(FrameSlice {
-        file: Some(Arc::clone(file)),
+        file: Some((Arc::clone(file), map)),
         position: start.position,
         bytes: stop.position - start.position,
         first_offset: start.offset,

@@ -66,10 +66,11 @@ impl SegmentView {
         timestamp_ns: u64,
         from: Offset,
     ) -> Result<Option<(Offset, u64)>, ReadError> {
-        if self.is_damaged(block) {
+        if self.is_damaged(block)? {
             return Err(self.file.corrupt(block));
         }
-        for frame in FrameWalk::new(self.block_bytes(block), FrameLimits::UNLIMITED) {
+        let bytes = self.block_bytes(block)?;
+        for frame in FrameWalk::new(&bytes, FrameLimits::UNLIMITED) {
             let frame = frame.map_err(|_| self.file.corrupt(block))?;
             if frame.header.end_offset() <= from || frame.header.offset >= self.end_offset {
                 continue;

@@ -39,6 +39,7 @@
 //!   index entries. Replaying a record twice, or one whose segment has gone on since, changes nothing.
 
 use std::collections::VecDeque;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
@@ -139,8 +140,33 @@ impl Group {
         self.bytes.len() as u64
     }
 
-    pub(crate) fn push(&mut self, header: &RecordHeader, frames: &[u8]) {
-        header.encode_into(self.sequence, frames, &mut self.bytes);
+    /// Adds the record of `bytes` bytes of frames, which `read` reads.
+    ///
+    /// # Errors
+    /// That of `read`: nothing was added.
+    pub(crate) fn push(
+        &mut self,
+        header: &RecordHeader,
+        bytes: u64,
+        read: impl FnOnce(&mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let frames_bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let start = self.bytes.len();
+        let frames_start = start + RECORD_HEADER_BYTES;
+        self.bytes.resize(frames_start + frames_bytes, 0);
+        if let Err(error) = read(&mut self.bytes[frames_start..]) {
+            self.bytes.truncate(start);
+            return Err(error);
+        }
+        let encoded = header.encode(self.sequence, &self.bytes[frames_start..]);
+        self.bytes[start..frames_start].copy_from_slice(&encoded);
+        Ok(())
+    }
+
+    /// Drops what was added since it took `bytes`.
+    pub(crate) fn cut(&mut self, bytes: u64) {
+        self.bytes
+            .truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
 
     /// Has the file remember the partition.
@@ -387,7 +413,7 @@ impl Wal {
     pub(crate) fn commit(&self, group: &mut Group) -> Result<(), DiskError> {
         let mut state = self.state.lock();
         let Some(current) = state.current.as_mut() else {
-            let nowhere: std::io::Result<()> = Err(std::io::ErrorKind::NotFound.into());
+            let nowhere: io::Result<()> = Err(io::ErrorKind::NotFound.into());
             return nowhere.on("write to the current file of", &self.dir);
         };
         assert_eq!(

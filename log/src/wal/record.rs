@@ -22,8 +22,8 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Appends the record of `frames` to `out`, for the file with this sequence number.
-    pub(crate) fn encode_into(&self, sequence: u64, frames: &[u8], out: &mut Vec<u8>) {
+    /// The header of the record of `frames`, for the file with this sequence number.
+    pub(crate) fn encode(&self, sequence: u64, frames: &[u8]) -> [u8; RECORD_HEADER_BYTES] {
         let mut header = [0; RECORD_HEADER_BYTES];
         // Records are bounded far below 4 GiB by the size of their files.
         let bytes = u32::try_from(frames.len()).unwrap_or(u32::MAX);
@@ -38,8 +38,7 @@ impl RecordHeader {
         header[56..64].copy_from_slice(&self.record_count.to_be_bytes());
         let crc = crc32c(&header[4..]);
         header[..4].copy_from_slice(&crc.to_be_bytes());
-        out.extend_from_slice(&header);
-        out.extend_from_slice(frames);
+        header
     }
 }
 
@@ -127,9 +126,8 @@ mod tests {
 
     #[test]
     fn a_record_reads_as_written_and_golden_bytes_hold() {
-        let mut bytes = Vec::new();
-        header().encode_into(9, b"frames", &mut bytes);
-        bytes.extend_from_slice(b"rest");
+        let mut bytes = header().encode(9, b"frames").to_vec();
+        bytes.extend_from_slice(b"framesrest");
         let (found, rest) = read_record(&bytes, 9).unwrap();
         assert_eq!(
             (found.header, found.frames, rest),
@@ -149,8 +147,8 @@ mod tests {
 
     #[test]
     fn every_flipped_bit_every_cut_and_another_sequence_are_refused() {
-        let mut bytes = Vec::new();
-        header().encode_into(9, b"frames", &mut bytes);
+        let mut bytes = header().encode(9, b"frames").to_vec();
+        bytes.extend_from_slice(b"frames");
         assert_eq!(read_record(&bytes, 8), None);
         for bit in 0..bytes.len() * 8 {
             let mut damaged = bytes.clone();

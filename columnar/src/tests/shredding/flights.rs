@@ -102,7 +102,10 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
             .unwrap();
     }
     let replay_mb_per_s = megabytes(started);
-    assert!(frames == segment.bytes(), "every byte of every flight");
+    assert!(
+        frames == *segment.bytes().unwrap(),
+        "every byte of every flight"
+    );
     Figures {
         written,
         cool_mb_per_s,
@@ -138,7 +141,9 @@ async fn shredded_flights_are_all_there_and_far_smaller() {
     let rows = u64::try_from(lines.len()).unwrap();
     let joined = lines.join(&b'\n');
     let zstd_rows = zstd::bulk::compress(&joined, 3).unwrap().len() as u64;
-    let zstd_frames = zstd::bulk::compress(segment.bytes(), 3).unwrap().len() as u64;
+    let zstd_frames = zstd::bulk::compress(&segment.bytes().unwrap(), 3)
+        .unwrap()
+        .len() as u64;
     println!(
         "{rows} rows, {} bytes of frames; zstd -3: {zstd_rows} of the rows, {zstd_frames} of the frames",
         segment.frame_bytes()

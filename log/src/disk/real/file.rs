@@ -10,10 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use rustix::fs::FallocateFlags;
 
 use super::held::{HeldFile, InUse};
+use super::maps::MapSlot;
 use super::{Shared, sync_all};
 use crate::disk::residency::Residency;
 use crate::disk::{Descriptor, DiskFile};
-use crate::mmap::{self, Map, Publisher};
+use crate::mmap::{self, Map};
 
 /// So much is written to the disk at a time when there is no hurry: on a disk of 500 MB/s others wait for half a
 /// millisecond.
@@ -29,6 +30,7 @@ pub(super) struct RealFile {
     /// Failed syncs of the file system that this file's user knows of.
     known_failures: AtomicU64,
     residency: Residency,
+    map: Arc<MapSlot>,
 }
 
 impl RealFile {
@@ -39,6 +41,7 @@ impl RealFile {
             disk: Arc::clone(disk),
             known_failures: AtomicU64::new(held.file_system().failures()),
             residency: Residency::default(),
+            map: Arc::default(),
         }
     }
 
@@ -77,6 +80,7 @@ impl RealFile {
 
 impl Drop for RealFile {
     fn drop(&mut self) {
+        self.disk.maps.forget(&self.map);
         self.held.close();
         self.disk.descriptors.forget(&self.held);
         if let Some(path) = self.held.name().take() {
@@ -147,19 +151,22 @@ impl DiskFile for RealFile {
         })
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
-        mmap::map_file(&*self.open()?, capacity, published)
+    fn map(&self, readable: usize, expected: usize) -> io::Result<Map> {
+        let make = || {
+            let file = self.open()?;
+            if file.metadata()?.len() < readable as u64 {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "the file is shorter than the bytes to be mapped",
+                ));
+            }
+            mmap::map_file(&file, readable.max(expected), self.disk.maps.live_count())
+        };
+        self.disk.maps.lend(&self.map, readable, make)
     }
 
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
-        let file = self.open()?;
-        if file.metadata()?.len() < bytes as u64 {
-            return Err(io::Error::new(
-                io::ErrorKind::UnexpectedEof,
-                "the file is shorter than the bytes to be mapped",
-            ));
-        }
-        mmap::map_file_read_only(&file, bytes)
+    fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        self.open()?.read_exact_at(bytes, position)
     }
 
     fn read_all(&self) -> io::Result<Vec<u8>> {

@@ -89,6 +89,13 @@ impl FileSystems {
         self.0.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// That of a device, if it has files.
+    pub(super) fn known(&self, device: u64) -> Option<Arc<FileSystem>> {
+        let known = self.0.lock();
+        let mut living = known.iter().filter_map(Weak::upgrade);
+        living.find(|known| known.device == device)
+    }
+
     /// That of the folder in which `path` is.
     ///
     /// # Errors
@@ -99,6 +106,10 @@ impl FileSystems {
             .filter(|parent| !parent.as_os_str().is_empty())
             .unwrap_or(Path::new("."));
         let device = fs::metadata(parent)?.dev();
+        if let Some(known) = self.known(device) {
+            return Ok(known);
+        }
+        let witness = Mutex::new(File::open(parent)?);
         let mut known = self.0.lock();
         let mut living = known.iter().filter_map(Weak::upgrade);
         if let Some(found) = living.find(|known| known.device == device) {
@@ -109,7 +120,7 @@ impl FileSystems {
             next_sync: AtomicU64::new(1),
             covered: AtomicU64::new(0),
             failures: AtomicU64::new(0),
-            witness: Mutex::new(File::open(parent)?),
+            witness,
         });
         known.retain(|known| known.strong_count() > 0);
         known.push(Arc::downgrade(&file_system));

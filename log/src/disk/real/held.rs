@@ -288,7 +288,8 @@ impl HeldFile {
     }
 }
 
-fn identity(file: &File) -> io::Result<(u64, u64)> {
+/// Device and inode.
+pub(super) fn identity(file: &File) -> io::Result<(u64, u64)> {
     let metadata = file.metadata()?;
     Ok((metadata.dev(), metadata.ino()))
 }

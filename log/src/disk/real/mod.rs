@@ -6,6 +6,7 @@
 //! - **DISK-1**: a file with writes that no sync covers is not closed ([`file_system`]). The kernel tells a failure to write
 //!   back to those who have the file open, and may forget it when nobody has.
 //! - **DISK-2**: a file that loses its name is opened before that and not closed any more.
+//! - **DISK-3**: maps are lent and given up in the same way ([`maps`]), but not while someone holds them.
 //! - The limit of descriptors is exceeded where it cannot be kept so. Where it is by far, or the system has no more, the disk
 //!   syncs the file systems itself.
 
@@ -13,6 +14,7 @@ mod descriptors;
 mod file;
 mod file_system;
 mod held;
+mod maps;
 mod names;
 #[cfg(test)]
 mod tests;
@@ -21,15 +23,16 @@ use std::any::Any;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::FlockOperation;
 
 use self::descriptors::{Descriptors, is_lack};
 use self::file::RealFile;
 use self::file_system::{FileSystem, FileSystems};
-use self::held::HeldFile;
 pub(super) use self::held::OpenFile;
+use self::held::{HeldFile, identity};
+use self::maps::Maps;
 use self::names::Names;
 use super::{Disk, DiskFile};
 
@@ -44,8 +47,10 @@ pub struct RealDisk {
 #[derive(Debug)]
 struct Shared {
     descriptors: Descriptors,
+    maps: Maps,
     names: Names,
     file_systems: FileSystems,
+    boot_id: OnceLock<String>,
 }
 
 impl Shared {
@@ -109,7 +114,8 @@ impl Default for RealDisk {
 }
 
 impl RealDisk {
-    /// Keeps at most a quarter as many files open as the process may have open now, and at least 64.
+    /// Keeps at most a quarter as many files open as the process may have open now, and at least 64; and a quarter as many
+    /// maps as it may have.
     #[must_use]
     pub fn new() -> Self {
         Self::with_descriptors(descriptors::default_limit())
@@ -119,16 +125,25 @@ impl RealDisk {
     /// removed ones that are still read. With half as many again it syncs the file systems to be able to close some.
     #[must_use]
     pub fn with_descriptors(limit: usize) -> Self {
-        Self::with_limits(limit, limit.saturating_add(limit / 2))
+        Self::with_limits(limit, maps::default_limit())
+    }
+
+    /// As [`Self::with_descriptors`], and keeps at most `maps` maps of files, and at least one; more where so many are held.
+    #[must_use]
+    pub fn with_limits(descriptors: usize, maps: usize) -> Self {
+        let crowd = descriptors.saturating_add(descriptors / 2);
+        Self::with_crowd(descriptors, crowd, maps)
     }
 
     /// Syncs all files rather than have `crowd` of them open.
-    fn with_limits(limit: usize, crowd: usize) -> Self {
+    fn with_crowd(limit: usize, crowd: usize, maps: usize) -> Self {
         Self {
             shared: Arc::new(Shared {
                 descriptors: Descriptors::new(limit, crowd),
+                maps: Maps::new(maps),
                 names: Names::default(),
                 file_systems: FileSystems::default(),
+                boot_id: OnceLock::new(),
             }),
         }
     }
@@ -136,9 +151,17 @@ impl RealDisk {
     /// Opens a file whose name the caller has locked.
     fn open_with(&self, path: &Path, options: &OpenOptions) -> io::Result<Arc<dyn DiskFile>> {
         let disk = &self.shared;
-        // First: failures are told from now on.
-        let file_system = disk.file_systems.of(path)?;
-        let file = disk.open(|| options.open(path))?;
+        let mut file = disk.open(|| options.open(path))?;
+        let known = disk.file_systems.known(identity(&file)?.0);
+        let file_system = match known {
+            Some(known) => known,
+            None => {
+                // Its failures are told to what is opened from now on.
+                let file_system = disk.file_systems.of(path)?;
+                file = disk.open(|| options.open(path))?;
+                file_system
+            }
+        };
         let path: Arc<Path> = path.into();
         let held = HeldFile::new(file, &path, file_system, &disk.descriptors)?;
         let opened = Arc::new(RealFile::new(&held, disk));
@@ -294,8 +317,11 @@ impl Disk for RealDisk {
 
     fn boot_id(&self) -> String {
         // A system without the file gets a name of no boot, which no stored one equals: the careful answer.
-        fs::read_to_string("/proc/sys/kernel/random/boot_id")
-            .map(|id| id.trim().to_owned())
-            .unwrap_or_default()
+        let read = || {
+            fs::read_to_string("/proc/sys/kernel/random/boot_id")
+                .map(|id| id.trim().to_owned())
+                .unwrap_or_default()
+        };
+        self.shared.boot_id.get_or_init(read).clone()
     }
 }

@@ -9,7 +9,7 @@ const LIMIT: usize = 8;
 /// A folder, and a disk that opens few files in it.
 fn setup() -> (tempfile::TempDir, RealDisk) {
     let dir = tempfile::tempdir().unwrap();
-    (dir, RealDisk::with_limits(LIMIT, usize::MAX))
+    (dir, RealDisk::with_crowd(LIMIT, usize::MAX, usize::MAX))
 }
 
 /// Descriptors of this process that are of files below a folder; removed files count, the folder itself does not.

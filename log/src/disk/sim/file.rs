@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{DuringSync, Operation, Sim, SimRng};
 use crate::disk::{Descriptor, DiskFile};
-use crate::mmap::{Map, Memory, Publisher};
+use crate::mmap::{Map, Memory};
 
 const SECTOR_BYTES: usize = 512;
 const PAGE_BYTES: usize = 4096;
@@ -108,6 +108,11 @@ impl SimFile {
         Self::new(path, sim, &bytes, after)
     }
 
+    fn fault(&self, operation: Operation) -> io::Result<()> {
+        let sim = self.sim.upgrade();
+        sim.map_or(Ok(()), |sim| sim.lock().fault(operation, &self.path))
+    }
+
     fn enter(&self, operation: Operation) -> io::Result<bool> {
         // A file of a disk that is gone behaves as one that nobody will look at again.
         let Some(sim) = self.sim.upgrade() else {
@@ -170,16 +175,31 @@ impl DiskFile for SimFile {
         Ok(())
     }
 
-    fn map(&self, capacity: usize, published: usize) -> io::Result<(Map, Publisher)> {
-        to_index(capacity as u64)?;
-        Ok(self.memory.map(published))
-    }
-
-    fn map_read_only(&self, bytes: usize) -> io::Result<Map> {
-        if bytes > self.state.lock().len {
+    fn map(&self, readable: usize, expected: usize) -> io::Result<Map> {
+        to_index(expected as u64)?;
+        self.fault(Operation::Map)?;
+        if readable > self.state.lock().len {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
         }
-        Ok(self.memory.map(bytes).0)
+        Ok(self.memory.map(readable))
+    }
+
+    fn read_at(&self, bytes: &mut [u8], position: u64) -> io::Result<()> {
+        self.fault(Operation::Read)?;
+        let position = to_index(position)?;
+        let end = position + bytes.len();
+        if end > self.state.lock().len {
+            return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
+        }
+        bytes.copy_from_slice(&self.memory.read(position..end));
+        Ok(())
+    }
+
+    fn load(&self, position: u64, bytes: u64, see: &mut dyn FnMut(&[u8])) -> io::Result<()> {
+        let mut read = vec![0; to_index(bytes)?];
+        self.read_at(&mut read, position)?;
+        see(&read);
+        Ok(())
     }
 
     fn read_all(&self) -> io::Result<Vec<u8>> {

@@ -51,6 +51,10 @@ pub enum Operation {
     Rename,
     /// [`Disk::remove_file`].
     Remove,
+    /// [`DiskFile::map`]. Reading is not counted among the operations, after any of which the process may end.
+    Map,
+    /// [`DiskFile::read_at`] and [`DiskFile::load`].
+    Read,
 }
 
 #[derive(Debug)]
@@ -334,6 +338,11 @@ impl Sim {
             return Err(io::Error::other("the process has ended"));
         }
         self.operations += 1;
+        self.fault(operation, path)
+    }
+
+    /// Lets the operation fail if it was asked for.
+    fn fault(&mut self, operation: Operation, path: &Path) -> io::Result<()> {
         let name = path.to_string_lossy();
         let hit = self.faults.iter_mut().position(|fault| {
             if fault.operation != operation || !name.ends_with(&fault.suffix) {
