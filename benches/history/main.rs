@@ -21,6 +21,10 @@ mod server;
 mod serving;
 mod store;
 
+/// Counts what is allocated.
+#[global_allocator]
+static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::INSTRUMENTED_SYSTEM;
+
 /// A part of the bench: its name and what runs it.
 type Part = (&'static str, fn());
 
