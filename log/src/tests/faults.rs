@@ -332,7 +332,8 @@ fn index_entries_that_recovery_reads_are_durable_before_their_frames_are_shown()
     append(&first, &record(&[20]), Durability::Fsync).unwrap_err();
     assert!(disk.faults_are_used_up());
     let killed = disk.process_loss();
-    let shown = read_all(&partition(&open(&killed), TopicDurability::Fsync));
+    let again = open(&killed);
+    let shown = read_all(&partition(&again, TopicDurability::Fsync));
     assert_eq!(shown.len(), 21);
     for seed in 0..8 {
         let lost = killed.power_loss(&mut SimRng::new(seed));
