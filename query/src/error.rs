@@ -8,6 +8,8 @@ use basalt_proto::ErrorKind;
 use datafusion::common::DataFusionError;
 use tonic::{Code, Status};
 
+use crate::TopicChangeError;
+
 /// Why a query was not answered.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
@@ -27,9 +29,18 @@ pub enum QueryError {
         /// Longest statement that is read.
         limit_bytes: usize,
     },
-    /// The statement would change something. Tables are read-only in SQL: records are produced, topics are created over
-    /// the native protocol.
-    #[error("only statements that read are allowed: {}", reason(source))]
+    /// A topic was not made, changed or deleted.
+    #[error("the topic was not changed: {source}")]
+    Change {
+        /// Why.
+        #[from]
+        source: TopicChangeError,
+    },
+    /// The statement would change what SQL does not: records are produced over the native protocol.
+    #[error(
+        "only statements that read, CREATE TABLE, ALTER TABLE and DROP TABLE are allowed: {}",
+        reason(source)
+    )]
     ReadOnly {
         /// Names the kind of statement.
         #[source]
@@ -107,6 +118,7 @@ impl QueryError {
             | Self::ReadOnly { .. }
             | Self::Parameters { .. }
             | Self::ColumnType { .. } => ErrorKind::InvalidRequest,
+            Self::Change { source } => source.kind,
             Self::TooLong { .. } => ErrorKind::TooLarge,
             Self::Resources { .. } => ErrorKind::Busy,
             Self::Deadline { .. } => ErrorKind::TimedOut,
@@ -127,6 +139,7 @@ impl QueryError {
             | Self::ReadOnly { .. }
             | Self::Parameters { .. }
             | Self::ColumnType { .. } => Code::InvalidArgument,
+            Self::Change { source } => change_code(source.kind),
             Self::Resources { .. } => Code::ResourceExhausted,
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Storage { .. }
@@ -136,6 +149,20 @@ impl QueryError {
             Self::Stopping => Code::Unavailable,
         };
         Status::new(code, self.to_string())
+    }
+}
+
+/// What gRPC calls it that a topic was not changed.
+fn change_code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::TopicExists => Code::AlreadyExists,
+        ErrorKind::UnknownTopic => Code::NotFound,
+        ErrorKind::StorageFull | ErrorKind::Busy => Code::ResourceExhausted,
+        ErrorKind::ShuttingDown => Code::Unavailable,
+        ErrorKind::InvalidConfig | ErrorKind::InvalidName | ErrorKind::InvalidRequest => {
+            Code::InvalidArgument
+        }
+        _ => Code::Internal,
     }
 }
 

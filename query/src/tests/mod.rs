@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 mod boundary;
+mod ddl;
 mod engine;
 mod flight;
 mod prepared;
@@ -9,6 +10,7 @@ mod pruning;
 mod statements;
 mod sys_tables;
 mod tiers;
+mod typed;
 
 use std::sync::Arc;
 use std::time::Duration;
