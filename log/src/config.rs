@@ -56,6 +56,8 @@ pub struct TopicConfig {
     pub hot_bytes: Option<u64>,
     /// Sealed segments whose last append is this long ago are cooled.
     pub hot_age: Option<Duration>,
+    /// Whether the fields of JSON payloads become columns of cold files.
+    pub shred_json: Option<bool>,
 }
 
 /// A topic setting that could not be read.
@@ -63,7 +65,7 @@ pub struct TopicConfig {
 pub enum TopicConfigError {
     /// No setting has this name.
     #[error(
-        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms"
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json"
     )]
     UnknownKey {
         /// As given.
@@ -103,6 +105,7 @@ impl TopicConfig {
             ("retention_age_ms", age_ms(self.retention_age)),
             ("hot_bytes", self.hot_bytes.map(|bytes| bytes.to_string())),
             ("hot_age_ms", age_ms(self.hot_age)),
+            ("shred_json", self.shred_json.map(on_or_off)),
         ];
         pairs.extend(
             optional
@@ -147,6 +150,20 @@ impl TopicConfig {
                 }
                 "hot_bytes" => self.hot_bytes = number(key, value)?,
                 "hot_age_ms" => self.hot_age = number(key, value)?.map(Duration::from_millis),
+                "shred_json" => {
+                    self.shred_json = match value {
+                        "" => None,
+                        "on" => Some(true),
+                        "off" => Some(false),
+                        _ => {
+                            return Err(bad(
+                                key,
+                                value,
+                                "`on` or `off`, or nothing for the default",
+                            ));
+                        }
+                    }
+                }
                 _ => {
                     return Err(TopicConfigError::UnknownKey {
                         key: key.to_owned(),
@@ -164,6 +181,10 @@ fn bad(key: &str, value: &str, expected: &'static str) -> TopicConfigError {
         value: value.to_owned(),
         expected,
     }
+}
+
+fn on_or_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
 }
 
 fn number(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
@@ -258,6 +279,7 @@ mod tests {
             retention_age: Some(Duration::from_secs(3)),
             hot_bytes: None,
             hot_age: Some(Duration::ZERO),
+            shred_json: Some(false),
         };
         assert_eq!(
             TopicConfig::from_pairs(config.to_pairs()),
@@ -285,6 +307,7 @@ mod tests {
             ("segment_bytes", "5"),
             ("hot_age_ms", "1s"),
             ("durability", "disk"),
+            ("shred_json", "yes"),
         ] {
             let misfit = TopicConfig::from_pairs([(key, value)]);
             assert!(

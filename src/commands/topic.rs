@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use basalt_client::TopicMetadata;
 use basalt_proto::TopicName;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{ServerArg, key_value};
 use crate::output::{Format, print_listing, say};
@@ -19,7 +19,8 @@ Settings of a topic (an empty value takes the server's default again):
   retention_bytes    bytes of a partition above which the oldest records go
   retention_age_ms   milliseconds after which a segment's records go
   hot_bytes          bytes of a partition that stay in hot segments
-  hot_age_ms         milliseconds that a sealed segment stays hot";
+  hot_age_ms         milliseconds that a sealed segment stays hot
+  shred_json         on | off: whether fields of JSON payloads become columns of cold files (--shred)";
 
 /// `basalt topic ...`
 #[derive(Debug, Subcommand)]
@@ -48,6 +49,26 @@ in the topic at the start is in Parquet when it returns.")]
     Cool(CoolArgs),
 }
 
+/// Whether a topic's payloads are shredded.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shred {
+    On,
+    Off,
+    /// As the server's configuration says.
+    Default,
+}
+
+/// `config` with what `--shred` says.
+fn with_shred(mut config: Vec<(String, String)>, shred: Option<Shred>) -> Vec<(String, String)> {
+    let value = shred.map(|shred| match shred {
+        Shred::On => "on",
+        Shred::Off => "off",
+        Shred::Default => "",
+    });
+    config.extend(value.map(|value| ("shred_json".to_owned(), value.to_owned())));
+    config
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     topic: TopicName,
@@ -57,6 +78,9 @@ pub(crate) struct CreateArgs {
     /// A setting, any number of times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = key_value)]
     config: Vec<(String, String)>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -84,8 +108,11 @@ pub(crate) struct DescribeArgs {
 pub(crate) struct AlterArgs {
     topic: TopicName,
     /// A setting, any number of times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required = true)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present = "shred")]
     config: Vec<(String, String)>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -121,7 +148,11 @@ pub(crate) async fn run(command: TopicCommand) -> anyhow::Result<()> {
 async fn create(args: CreateArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     client
-        .create_topic(&args.topic, args.partitions, args.config)
+        .create_topic(
+            &args.topic,
+            args.partitions,
+            with_shred(args.config, args.shred),
+        )
         .await
         .with_context(|| format!("cannot create topic {}", args.topic))?;
     say(&format!(
@@ -228,7 +259,7 @@ async fn describe(args: DescribeArgs) -> anyhow::Result<()> {
 async fn alter(args: AlterArgs) -> anyhow::Result<()> {
     let client = args.server.connect().await?;
     client
-        .alter_topic(&args.topic, args.config)
+        .alter_topic(&args.topic, with_shred(args.config, args.shred))
         .await
         .with_context(|| format!("cannot alter topic {}", args.topic))?;
     say(&format!("altered topic {}", args.topic))
