@@ -60,6 +60,8 @@ pub struct TopicConfig {
     /// What payloads are and which columns they have, for those above the log who know. None unless set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schema: Option<Arc<str>>,
+    /// Whether the fields of JSON payloads become columns of cold files.
+    pub shred_json: Option<bool>,
 }
 
 /// A topic setting that could not be read.
@@ -67,7 +69,7 @@ pub struct TopicConfig {
 pub enum TopicConfigError {
     /// No setting has this name.
     #[error(
-        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, schema"
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema"
     )]
     UnknownKey {
         /// As given.
@@ -108,6 +110,7 @@ impl TopicConfig {
             ("hot_bytes", self.hot_bytes.map(|bytes| bytes.to_string())),
             ("hot_age_ms", age_ms(self.hot_age)),
             ("schema", self.schema.as_deref().map(str::to_owned)),
+            ("shred_json", self.shred_json.map(on_or_off)),
         ];
         pairs.extend(
             optional
@@ -153,6 +156,20 @@ impl TopicConfig {
                 "hot_bytes" => self.hot_bytes = number(key, value)?,
                 "hot_age_ms" => self.hot_age = number(key, value)?.map(Duration::from_millis),
                 "schema" => self.schema = (!value.is_empty()).then(|| value.into()),
+                "shred_json" => {
+                    self.shred_json = match value {
+                        "" => None,
+                        "on" => Some(true),
+                        "off" => Some(false),
+                        _ => {
+                            return Err(bad(
+                                key,
+                                value,
+                                "`on` or `off`, or nothing for the default",
+                            ));
+                        }
+                    }
+                }
                 _ => {
                     return Err(TopicConfigError::UnknownKey {
                         key: key.to_owned(),
@@ -170,6 +187,10 @@ fn bad(key: &str, value: &str, expected: &'static str) -> TopicConfigError {
         value: value.to_owned(),
         expected,
     }
+}
+
+fn on_or_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
 }
 
 fn number(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
@@ -265,6 +286,7 @@ mod tests {
             hot_bytes: None,
             hot_age: Some(Duration::ZERO),
             schema: Some("{\"format\":\"raw\"}".into()),
+            shred_json: Some(false),
         };
         assert_eq!(
             TopicConfig::from_pairs(config.to_pairs()),
@@ -302,6 +324,7 @@ mod tests {
             ("segment_bytes", "5"),
             ("hot_age_ms", "1s"),
             ("durability", "disk"),
+            ("shred_json", "yes"),
         ] {
             let misfit = TopicConfig::from_pairs([(key, value)]);
             assert!(

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
+use basalt_columnar::shred::ShredError;
 use basalt_proto::ErrorKind;
 use datafusion::common::DataFusionError;
 use tonic::{Code, Status};
@@ -203,7 +204,7 @@ fn kind_of(error: &DataFusionError) -> Kind {
         },
         DataFusionError::ResourcesExhausted(_) => Kind::Resources,
         DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) | DataFusionError::IoError(_) => Kind::Storage,
-        DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() => Kind::Storage,
+        DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() || source.is::<ShredError>() => Kind::Storage,
         _ => Kind::Internal,
     }
 }

@@ -8,7 +8,7 @@ use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use basalt_client::TopicMetadata;
 use basalt_proto::TopicName;
 use basalt_schema::TopicSchema;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 
 use super::{ServerArg, key_value, schema};
 use crate::output::{Format, print_listing, say};
@@ -22,6 +22,7 @@ Settings of a topic (an empty value takes the server's default again):
   retention_age_ms   milliseconds after which a segment's records go
   hot_bytes          bytes of a partition that stay in hot segments
   hot_age_ms         milliseconds that a sealed segment stays hot
+  shred_json         on | off: whether fields of JSON payloads become columns of cold files (--shred)
   schema             what payloads are, and their columns in SQL; --schema FILE sets it from a file";
 
 /// `basalt topic ...`
@@ -52,6 +53,26 @@ in the topic at the start is in Parquet when it returns.")]
     Cool(CoolArgs),
 }
 
+/// Whether a topic's payloads are shredded.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shred {
+    On,
+    Off,
+    /// As the server's configuration says.
+    Default,
+}
+
+/// `config` with what `--shred` says.
+fn with_shred(mut config: Vec<(String, String)>, shred: Option<Shred>) -> Vec<(String, String)> {
+    let value = shred.map(|shred| match shred {
+        Shred::On => "on",
+        Shred::Off => "off",
+        Shred::Default => "",
+    });
+    config.extend(value.map(|value| ("shred_json".to_owned(), value.to_owned())));
+    config
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     topic: TopicName,
@@ -64,6 +85,9 @@ pub(crate) struct CreateArgs {
     /// What the payloads are, and their columns in SQL: `basalt schema infer` proposes such a file.
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -91,11 +115,14 @@ pub(crate) struct DescribeArgs {
 pub(crate) struct AlterArgs {
     topic: TopicName,
     /// A setting, any number of times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present = "schema")]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present_any = ["schema", "shred"])]
     config: Vec<(String, String)>,
     /// What the payloads are from now on, and their columns in SQL; records that are there already are read by it too.
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -135,7 +162,11 @@ async fn create(mut args: CreateArgs) -> anyhow::Result<()> {
     }
     let client = args.server.connect().await?;
     client
-        .create_topic(&args.topic, args.partitions, args.config)
+        .create_topic(
+            &args.topic,
+            args.partitions,
+            with_shred(args.config, args.shred),
+        )
         .await
         .with_context(|| format!("cannot create topic {}", args.topic))?;
     say(&format!(
@@ -272,7 +303,7 @@ async fn alter(mut args: AlterArgs) -> anyhow::Result<()> {
             .push((schema::SETTING.to_owned(), schema.text()));
     }
     client
-        .alter_topic(&args.topic, args.config)
+        .alter_topic(&args.topic, with_shred(args.config, args.shred))
         .await
         .with_context(|| format!("cannot alter topic {}", args.topic))?;
     say(&format!("altered topic {}", args.topic))?;

@@ -243,7 +243,8 @@ async fn records_of_batches_are_rows_and_tombstones_have_no_error() {
         };
         writer.push(&record).unwrap();
     }
-    let batch = writer.finish().unwrap();
+    let mut batch = Vec::new();
+    writer.finish(&mut batch).unwrap();
     for tier in [Tier::Hot, Tier::Cold] {
         let fixture = Fixture::new().await;
         fixture.create("t", 1, 1 << 20).await;
