@@ -8,7 +8,7 @@ use basalt_load::LoadError;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{bench, check, consume, demo, group, produce, sql, topic};
+use crate::commands::{bench, check, consume, demo, group, produce, schema, sql, topic};
 use crate::config::ConfigError;
 use crate::serve;
 
@@ -40,6 +40,9 @@ enum Command {
     /// Create, list, describe, alter, delete and cool topics.
     #[command(subcommand)]
     Topic(topic::TopicCommand),
+    /// Propose and check schemas of topics.
+    #[command(subcommand)]
+    Schema(schema::SchemaCommand),
     /// List, describe and rewind consumer groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
@@ -88,6 +91,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Serve(args) => serve::run(args).await,
         Command::Topic(command) => topic::run(command).await,
+        Command::Schema(command) => schema::run(command).await,
         Command::Group(command) => group::run(command).await,
         Command::Produce(args) => produce::run(args).await,
         Command::Consume(args) => consume::run(args).await,

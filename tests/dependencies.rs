@@ -9,10 +9,19 @@ const GRAPH: &[(&str, &[&str])] = &[
     ("basalt-log", &["basalt-proto"]),
     ("basalt-client", &["basalt-proto"]),
     ("basalt-load", &["basalt-proto"]),
-    ("basalt-columnar", &["basalt-log", "basalt-proto"]),
+    ("basalt-schema", &[]),
+    (
+        "basalt-columnar",
+        &["basalt-log", "basalt-proto", "basalt-schema"],
+    ),
     (
         "basalt-query",
-        &["basalt-columnar", "basalt-log", "basalt-proto"],
+        &[
+            "basalt-columnar",
+            "basalt-log",
+            "basalt-proto",
+            "basalt-schema",
+        ],
     ),
     (
         "basalt-ingest",
@@ -28,6 +37,7 @@ const GRAPH: &[(&str, &[&str])] = &[
             "basalt-log",
             "basalt-proto",
             "basalt-query",
+            "basalt-schema",
         ],
     ),
 ];

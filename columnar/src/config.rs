@@ -23,8 +23,8 @@ pub struct ColdConfig {
     /// The Zstandard level of cold files, 1 to 22. Default 3.
     pub zstd_level: i32,
     /// Whether the fields of JSON payloads become columns, and payloads that these give back byte for byte are left out
-    /// ([`crate::shred`]): smaller files, slower cooling. Default off, and to be left off where SQL reads the files: it does not
-    /// render payloads yet, and would show NULL. Replay does, whatever this says.
+    /// ([`crate::shred`]), unless their topic says otherwise: smaller files, SQL that reads fields without their payloads, slower
+    /// cooling. Default on. It concerns files that are written from then on; those that are there are read whatever it says.
     pub shred_json: bool,
     /// Whether the object that was written is read back as a whole, and every row group rebuilt from it and compared with the
     /// segment's frames by checksum, before the segment may go. Default on: it costs about a third of the time of cooling.
@@ -65,7 +65,7 @@ impl ColdConfig {
             hot_bytes: 1 << 30,
             hot_age: Duration::from_secs(3600),
             zstd_level: 3,
-            shred_json: false,
+            shred_json: true,
             verify_replay: true,
             merge_bytes: 128 << 20,
             maintenance_interval: Duration::from_secs(30),

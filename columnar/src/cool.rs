@@ -178,6 +178,12 @@ impl TieredPartition {
         Ok(report)
     }
 
+    /// Whether files that are written now have columns of payloads' fields.
+    pub(crate) fn shreds_json(&self) -> bool {
+        let of_topic = self.hot.config().shred_json;
+        of_topic.unwrap_or(self.shared.config.shred_json)
+    }
+
     /// Writes a segment's object, makes it durable and proves it. What a failure leaves is deleted.
     async fn write_file(
         &self,
@@ -239,7 +245,7 @@ impl TieredPartition {
         let options = WriteOptions {
             row_group_bytes: self.shared.config.row_group_bytes,
             zstd_level: self.shared.config.zstd_level,
-            shred_json: self.shared.config.shred_json,
+            shred_json: self.shreds_json(),
         };
         let writing = {
             let (segment, key) = (Arc::clone(segment), self.key.clone());

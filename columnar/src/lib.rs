@@ -19,6 +19,7 @@ mod error;
 mod file;
 mod paths;
 mod schema;
+mod schemas;
 pub mod shred;
 mod steps;
 mod store;

@@ -5,8 +5,9 @@
 //!
 //! 1. *Plan* ([`plan`]): which neighbours, from the manifest in memory alone. Files of half the target are left alone; of smaller
 //!    ones a run is taken when it at least doubles its first file, or when nothing can join it any more.
-//! 2. *Copy* ([`copy`]): the inputs' bytes are compared with their checksums, their rows copied as they are, row group by row
-//!    group, and their frames rebuilt on the way, as a measure of what the new file must give back.
+//! 2. *Copy* ([`copy`]): the inputs' bytes are compared with their checksums, their rows copied, row group by row group, and
+//!    their frames rebuilt on the way, as a measure of what the new file must give back. Payloads that were shredded are rendered
+//!    and shredded anew, since files differ in their columns.
 //! 3. *Prove*: sync, footer, checksum, and every frame rebuilt from the new object, as cooling does it.
 //! 4. *Swap*: one manifest names the new file in place of its inputs. That is the only step that anybody sees: whoever took a
 //!    snapshot before reads the old files, which are deleted when nobody holds them, like those that retention drops (COL-17).
@@ -16,9 +17,9 @@
 //! tiered log, so that cooling always finds a place beside it. A crash before the swap leaves an object that no manifest names, one
 //! after it leaves inputs that none names: the next start deletes either (COL-18).
 //!
-//! - **COL-20**: a merged file has the rows of its inputs, every column, in their order, and row groups that are whole row groups of
-//!   theirs behind each other: frames stay whole, and the same frames are rebuilt from it (COL-6). Damage is not copied: an input that is not what was
-//!   written is left as it is.
+//! - **COL-20**: a merged file has the rows of its inputs, every column of [`crate::cold_schema`] with the payloads that were left out,
+//!   in their order, and row groups that are whole row groups of theirs behind each other: frames stay whole, and the same frames are
+//!   rebuilt from it (COL-6). Damage is not copied: an input that is not what was written is left as it is.
 //! - **COL-21**: inputs are replaced only while the truth names all of them, side by side. They are deleted only after a durable
 //!   manifest names a durable, proved object with their records.
 //! - **COL-22**: at rest, files below half the target are few. Between larger ones no two neighbours are left that fit into one; behind
@@ -31,6 +32,7 @@
 
 mod copy;
 mod plan;
+mod sample;
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -185,9 +187,11 @@ impl TieredPartition {
         );
         let state = self.state.lock();
         let files = &state.manifest.files;
-        // The columns that shredded files have of their own are not brought together.
-        let is_apart =
-            |file: &ColdFile| file.shredded.is_some() || state.unmergeable.contains(&file.path);
+        // Where payloads are to stand as they are now, those that were left out would make files larger than planned.
+        let shreds_json = self.shreds_json();
+        let is_apart = |file: &ColdFile| {
+            (file.shredded.is_some() && !shreds_json) || state.unmergeable.contains(&file.path)
+        };
         let Some(due) = plan::due(files, &limits, is_apart) else {
             return Ok(None);
         };
@@ -284,7 +288,7 @@ impl TieredPartition {
         let options = WriteOptions {
             row_group_bytes: self.shared.config.row_group_bytes,
             zstd_level: self.shared.config.zstd_level,
-            shred_json: false,
+            shred_json: self.shreds_json(),
         };
         let inputs = Inputs {
             object_store: Arc::clone(self.shared.store.object_store()),
@@ -382,7 +386,7 @@ fn merged_file(
             .max()
             .unwrap_or_default(),
         chunks: written.chunks,
-        shredded: None,
+        shredded: written.shredded,
     }))
 }
 

@@ -15,6 +15,7 @@ use crate::error::HydrateError;
 use crate::file::ColdFile;
 use crate::hydrate::read_chunk;
 use crate::manifest::PartitionKey;
+use crate::schemas::Schemas;
 use crate::steps::Steps;
 use crate::store::ColdStore;
 
@@ -31,6 +32,7 @@ pub(crate) struct Shared {
     pub(crate) log: Arc<Log>,
     pub(crate) store: ColdStore,
     pub(crate) config: ColdConfig,
+    pub(crate) schemas: Schemas,
     pub(crate) steps: Arc<dyn Steps>,
     /// Says in manifests who wrote them.
     pub(crate) writer: String,
@@ -66,6 +68,7 @@ impl Shared {
             log,
             store,
             config,
+            schemas: Schemas::default(),
             steps,
             writer: crate::store::nonce(),
             runtime,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError};
 use basalt_proto::{Offset, PartitionId, TopicName};
+use basalt_schema::{SchemaError, TopicSchema};
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
@@ -18,6 +19,7 @@ use crate::maintenance::{self, MaintenanceReport};
 use crate::manifest::Manifest;
 use crate::partition::{TierBounds, TieredPartition};
 use crate::recover::{TopicListing, open_partition};
+use crate::schemas;
 use crate::shared::Shared;
 use crate::steps::{NoSteps, Steps};
 use crate::store::ColdStore;
@@ -155,14 +157,39 @@ impl TieredLog {
     /// Creates a topic.
     ///
     /// # Errors
-    /// Those of [`Log::create_topic`].
+    /// Those of [`Log::create_topic`]; [`TopicError::BadSetting`] for a schema that is none.
     pub fn create_topic(
         &self,
         topic: &TopicName,
         partitions: u32,
         config: TopicConfig,
     ) -> Result<Arc<Topic>, TopicError> {
-        self.log().create_topic(topic, partitions, config)
+        self.log()
+            .create_topic(topic, partitions, schemas::checked(config)?)
+    }
+
+    /// Changes a topic's settings to what `change` makes of them; no other change comes between.
+    ///
+    /// # Errors
+    /// That of `change`, or those of [`Log::alter_topic`]; [`TopicError::BadSetting`] for a schema that is none.
+    pub fn alter_topic<E: From<TopicError>>(
+        &self,
+        topic: &TopicName,
+        change: impl FnOnce(&TopicConfig) -> Result<TopicConfig, E>,
+    ) -> Result<(), E> {
+        self.log()
+            .alter_topic_with(topic, |config| Ok(schemas::checked(change(config)?)?))
+    }
+
+    /// The schema of a topic's payloads; `None` if it has none, or is not there.
+    ///
+    /// # Errors
+    /// [`SchemaError`] for one that a later version of this program has stored, and this one cannot read.
+    pub fn topic_schema(&self, topic: &TopicName) -> Result<Option<Arc<TopicSchema>>, SchemaError> {
+        match self.log().topic(topic) {
+            Some(topic) => self.tier.shared.schemas.of(&topic),
+            None => Ok(None),
+        }
     }
 
     /// Deletes a topic with its hot segments and its cold objects. Objects that a query reads go when it ends. A later topic of the
@@ -356,6 +383,7 @@ impl Tier {
         let deleted = delete::delete_topic(&self.shared, name, id, &partitions).await;
         if !delete::knows(&self.shared.log, name, id) {
             self.partitions.write().retain(|(topic, _), _| *topic != id);
+            self.shared.schemas.forget(id);
         }
         let deleted = deleted?;
         if !deleted.is_unread() {

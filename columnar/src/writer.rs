@@ -183,11 +183,7 @@ pub(crate) fn write_segment(
     let (file_bytes, file_crc32c) = sink
         .finish()
         .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
-    Ok(Written {
-        shredded_rows: shredder.as_ref().map_or(0, Shredder::shredded_rows),
-        shredded: shredder.map(|shredder| Arc::clone(shredder.columns())),
-        ..Written::of(chunks, file_bytes, file_crc32c)
-    })
+    Ok(Written::of(chunks, file_bytes, file_crc32c).with_shredded(shredder.as_ref()))
 }
 
 /// Bytes of frames in a row group of a file of `frame_bytes`.
@@ -235,6 +231,15 @@ impl Written {
             chunks,
             shredded: None,
             shredded_rows: 0,
+        }
+    }
+
+    /// The same with the columns of its payloads, if they were shredded.
+    pub(crate) fn with_shredded(self, shredder: Option<&Shredder>) -> Self {
+        Self {
+            shredded: shredder.map(|shredder| Arc::clone(shredder.columns())),
+            shredded_rows: shredder.map_or(0, Shredder::shredded_rows),
+            ..self
         }
     }
 }

@@ -290,7 +290,7 @@ mod tests {
         let consumer = Consumer::open(&connection, &group, &topic, PartitionId(0)).await;
         let consumer = consumer.unwrap();
         shared.log.delete_topic(&topic).await.unwrap();
-        shared.deletions.send_modify(|count| *count += 1);
+        shared.topics.deletions().send_modify(|count| *count += 1);
         match patient(consumer.run()).await {
             Err(ConnectionError::Refused(refusal)) => {
                 assert_eq!(refusal.kind, ErrorKind::UnknownTopic);
@@ -306,7 +306,7 @@ mod tests {
         let mut lookup = std::pin::pin!(shared.watched_partition(&topic, PartitionId(0)));
         // The topic is made on another thread.
         assert!(matches!(futures::poll!(&mut lookup), Poll::Pending));
-        shared.deletions.send_modify(|count| *count += 1);
+        shared.topics.deletions().send_modify(|count| *count += 1);
         let (_, deletions) = lookup.await.unwrap();
         assert!(deletions.has_changed().unwrap());
     }

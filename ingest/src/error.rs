@@ -11,7 +11,7 @@ use basalt_proto::{
 /// `From` impls), so that the same fault has the same kind in an ack, in a response and in a counter.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{kind}: {message}")]
-pub(crate) struct Refusal {
+pub struct Refusal {
     pub(crate) kind: ErrorKind,
     pub(crate) message: String,
     /// The partition's log start and high watermark, where they help the peer to choose again; else 0.
@@ -70,6 +70,18 @@ impl Refusal {
             high_watermark,
             ..Self::new(ErrorKind::OffsetOutOfRange, message)
         }
+    }
+
+    /// What whoever asked should do.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// What was refused, and why.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
     }
 
     /// When the peer should try again, in milliseconds; 0 where waiting alone does not help.

@@ -37,12 +37,15 @@ mod session;
 mod shared;
 mod shutdown;
 mod sniff;
+mod topics;
 mod verify;
 
 pub use config::{ConfigError, ServerConfig};
 pub use counters::{Counters, CountersSnapshot};
+pub use error::Refusal;
 pub use server::{BindError, HttpHandler, Server};
 pub use shutdown::{ShutdownSignal, ShutdownTrigger};
+pub use topics::Topics;
 
 #[cfg(test)]
 mod tests;

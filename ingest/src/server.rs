@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 
 use crate::connection;
 use crate::shared::Shared;
-use crate::{ConfigError, Counters, ServerConfig, ShutdownSignal};
+use crate::{ConfigError, Counters, ServerConfig, ShutdownSignal, Topics};
 
 /// Connections the kernel may hold until they are accepted.
 const BACKLOG: u32 = 1024;
@@ -124,6 +124,12 @@ impl Server {
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.shared.counters)
+    }
+
+    /// Its topics, to be changed by others than its peers.
+    #[must_use]
+    pub fn topics(&self) -> Topics {
+        self.shared.topics.clone()
     }
 
     #[cfg(test)]

@@ -16,6 +16,7 @@ use crate::buffers::Buffers;
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
 use crate::read_ahead::ReadAhead;
+use crate::topics::Topics;
 use crate::verify::Verifier;
 use crate::{Counters, ServerConfig};
 
@@ -30,9 +31,7 @@ pub(crate) struct Shared {
     pub(crate) commits: Arc<CommitWaits>,
     pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) silent: Arc<SilentPeers>,
-    /// Counts deleted topics. Whoever waits on a partition looks after each whether it was its own: what it holds keeps
-    /// the partition alive, so that nothing else would tell.
-    pub(crate) deletions: watch::Sender<u64>,
+    pub(crate) topics: Topics,
 }
 
 impl Shared {
@@ -45,10 +44,10 @@ impl Shared {
             commits: Arc::default(),
             read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
             config,
+            topics: Topics::new(Arc::clone(&log)),
             log,
             counters,
             silent: Arc::default(),
-            deletions: watch::Sender::new(0),
         }
     }
 
@@ -86,7 +85,7 @@ impl Shared {
         topic: &TopicName,
         partition: PartitionId,
     ) -> Result<(Arc<TieredPartition>, watch::Receiver<u64>), Refusal> {
-        let deletions = self.deletions.subscribe();
+        let deletions = self.topics.deletions().subscribe();
         let found = self.partition_or_create(topic, partition).await?;
         Ok((found, deletions))
     }

@@ -1,6 +1,7 @@
 //! What the log can be told, with units, defaults and trade-offs.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_proto::FrameLimits;
@@ -56,6 +57,11 @@ pub struct TopicConfig {
     pub hot_bytes: Option<u64>,
     /// Sealed segments whose last append is this long ago are cooled.
     pub hot_age: Option<Duration>,
+    /// What payloads are and which columns they have, for those above the log who know. None unless set.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema: Option<Arc<str>>,
+    /// Whether the fields of JSON payloads become columns of cold files.
+    pub shred_json: Option<bool>,
 }
 
 /// A topic setting that could not be read.
@@ -63,7 +69,7 @@ pub struct TopicConfig {
 pub enum TopicConfigError {
     /// No setting has this name.
     #[error(
-        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms"
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema"
     )]
     UnknownKey {
         /// As given.
@@ -103,6 +109,8 @@ impl TopicConfig {
             ("retention_age_ms", age_ms(self.retention_age)),
             ("hot_bytes", self.hot_bytes.map(|bytes| bytes.to_string())),
             ("hot_age_ms", age_ms(self.hot_age)),
+            ("schema", self.schema.as_deref().map(str::to_owned)),
+            ("shred_json", self.shred_json.map(on_or_off)),
         ];
         pairs.extend(
             optional
@@ -147,6 +155,21 @@ impl TopicConfig {
                 }
                 "hot_bytes" => self.hot_bytes = number(key, value)?,
                 "hot_age_ms" => self.hot_age = number(key, value)?.map(Duration::from_millis),
+                "schema" => self.schema = (!value.is_empty()).then(|| value.into()),
+                "shred_json" => {
+                    self.shred_json = match value {
+                        "" => None,
+                        "on" => Some(true),
+                        "off" => Some(false),
+                        _ => {
+                            return Err(bad(
+                                key,
+                                value,
+                                "`on` or `off`, or nothing for the default",
+                            ));
+                        }
+                    }
+                }
                 _ => {
                     return Err(TopicConfigError::UnknownKey {
                         key: key.to_owned(),
@@ -164,6 +187,10 @@ fn bad(key: &str, value: &str, expected: &'static str) -> TopicConfigError {
         value: value.to_owned(),
         expected,
     }
+}
+
+fn on_or_off(on: bool) -> String {
+    if on { "on" } else { "off" }.to_owned()
 }
 
 fn number(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
@@ -258,6 +285,8 @@ mod tests {
             retention_age: Some(Duration::from_secs(3)),
             hot_bytes: None,
             hot_age: Some(Duration::ZERO),
+            schema: Some("{\"format\":\"raw\"}".into()),
+            shred_json: Some(false),
         };
         assert_eq!(
             TopicConfig::from_pairs(config.to_pairs()),
@@ -268,6 +297,16 @@ mod tests {
                 .with_pairs([("retention_bytes", "")])
                 .map(|config| config.retention_bytes),
             Ok(None)
+        );
+    }
+
+    #[test]
+    fn topics_without_a_schema_are_written_as_before_there_were_any() {
+        let text = serde_json::to_string(&TopicConfig::default()).unwrap();
+        assert!(!text.contains("schema"), "{text}");
+        assert_eq!(
+            serde_json::from_str(&text).ok(),
+            Some(TopicConfig::default())
         );
     }
 
@@ -285,6 +324,7 @@ mod tests {
             ("segment_bytes", "5"),
             ("hot_age_ms", "1s"),
             ("durability", "disk"),
+            ("shred_json", "yes"),
         ] {
             let misfit = TopicConfig::from_pairs([(key, value)]);
             assert!(

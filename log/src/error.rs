@@ -114,6 +114,12 @@ pub enum TopicError {
         /// The most there may be.
         max: u32,
     },
+    /// A setting that the log does not read itself is refused by those who do.
+    #[error("{reason}")]
+    BadSetting {
+        /// Which one, and what is wrong with it.
+        reason: String,
+    },
     /// The log is closed or an earlier write of the catalogue failed.
     #[error("topics cannot be changed: {reason}; restart the server")]
     Closed {
@@ -132,7 +138,7 @@ impl TopicError {
         match self {
             Self::Exists { .. } => ErrorKind::TopicExists,
             Self::Unknown { .. } => ErrorKind::UnknownTopic,
-            Self::BadPartitionCount { .. } => ErrorKind::InvalidConfig,
+            Self::BadPartitionCount { .. } | Self::BadSetting { .. } => ErrorKind::InvalidConfig,
             Self::Closed { .. } => ErrorKind::ShuttingDown,
             Self::Disk(error) if error.is_full() => ErrorKind::StorageFull,
             Self::Disk(_) => ErrorKind::StorageFailed,

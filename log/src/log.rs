@@ -444,10 +444,23 @@ impl Log {
     /// # Errors
     /// See [`TopicError`].
     pub fn alter_topic(&self, name: &TopicName, config: TopicConfig) -> Result<(), TopicError> {
+        self.alter_topic_with(name, |_| Ok(config))
+    }
+
+    /// Changes a topic's settings to what `change` makes of them; no other change comes between.
+    ///
+    /// # Errors
+    /// That of `change`, or [`TopicError`]; nothing is changed then.
+    pub fn alter_topic_with<E: From<TopicError>>(
+        &self,
+        name: &TopicName,
+        change: impl FnOnce(&TopicConfig) -> Result<TopicConfig, E>,
+    ) -> Result<(), E> {
         let mut catalogue = self.catalogue.lock();
         let topic = self.topic(name).ok_or_else(|| TopicError::Unknown {
             topic: name.clone(),
         })?;
+        let config = change(&topic.config())?;
         catalogue.append(&Entry::Alter {
             id: topic.id(),
             config: config.clone(),

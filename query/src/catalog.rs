@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use basalt_proto::TopicName;
 use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, TableProvider};
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::TableType;
 
 use crate::Setting;
@@ -99,10 +99,13 @@ impl SchemaProvider for Topics {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let table = self
-            .find(name)
-            .map(|name| TopicTable::new(name, Arc::clone(&self.0)));
-        Ok(table.map(|table| Arc::new(table) as Arc<dyn TableProvider>))
+        let Some(name) = self.find(name) else {
+            return Ok(None);
+        };
+        let columns = self.0.columns(&name);
+        let columns = columns.map_err(|error| DataFusionError::External(Box::new(error)))?;
+        let table = TopicTable::new(name, columns, Arc::clone(&self.0));
+        Ok(Some(Arc::new(table)))
     }
 
     async fn table_type(&self, name: &str) -> Result<Option<TableType>> {

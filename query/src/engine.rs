@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Formatter};
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use basalt_columnar::TieredLog;
 use tokio::runtime::Runtime;
 
@@ -11,7 +11,7 @@ use crate::flight::FlightSql;
 use crate::parameters::Query;
 use crate::planner::{Description, Planner};
 use crate::stream::{self, QueryStream};
-use crate::{QueryConfig, QueryCounters, QueryError};
+use crate::{QueryConfig, QueryCounters, QueryError, TopicChanges};
 
 /// Stack of the threads that plan and run: planning recurses over what a statement nests, up to the limits in `parse`.
 /// Address space, not memory, until it is used.
@@ -50,7 +50,7 @@ impl QueryEngine {
         }))
     }
 
-    /// Starts one statement that reads, and gives its rows as they come. Dropping the stream cancels the query and frees
+    /// Starts one statement, and gives its rows as they come. Dropping the stream cancels the query and frees
     /// what it holds.
     ///
     /// # Errors
@@ -69,8 +69,30 @@ impl QueryEngine {
 
     /// The schema of what [`QueryEngine::run`] would give, without running it.
     pub(crate) async fn describe(&self, query: Query) -> Result<SchemaRef, QueryError> {
-        self.planning(|planner| async move { Ok(planner.plan(&query).await?.schema) })
-            .await
+        self.planning(|planner| async move {
+            match planner.change(&query)? {
+                // Described is not run.
+                Some(_) => Ok(Arc::new(Schema::empty())),
+                None => Ok(planner.plan(&query).await?.schema),
+            }
+        })
+        .await
+    }
+
+    /// Lets `CREATE TABLE`, `ALTER TABLE` and `DROP TABLE` change topics. Without this, and by default, no statement changes
+    /// anything.
+    pub fn allow_changes(&self, topics: Arc<dyn TopicChanges>) {
+        self.planner.set_topics(topics);
+    }
+
+    /// Whether statements may change topics.
+    pub(crate) fn allows_changes(&self) -> bool {
+        self.planner.allows_changes()
+    }
+
+    /// Whether `query` changes topics when it is run.
+    pub(crate) fn changes(&self, query: &Query) -> Result<bool, QueryError> {
+        Ok(self.planner.change(query)?.is_some())
     }
 
     /// The schemas of what `sql` would give and of the values that it takes.

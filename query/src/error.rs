@@ -4,9 +4,12 @@ use std::time::Duration;
 
 use arrow::datatypes::DataType;
 use arrow::error::ArrowError;
+use basalt_columnar::shred::ShredError;
 use basalt_proto::ErrorKind;
 use datafusion::common::DataFusionError;
 use tonic::{Code, Status};
+
+use crate::TopicChangeError;
 
 /// Why a query was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -27,9 +30,18 @@ pub enum QueryError {
         /// Longest statement that is read.
         limit_bytes: usize,
     },
-    /// The statement would change something. Tables are read-only in SQL: records are produced, topics are created over
-    /// the native protocol.
-    #[error("only statements that read are allowed: {}", reason(source))]
+    /// A topic was not made, changed or deleted.
+    #[error("the topic was not changed: {source}")]
+    Change {
+        /// Why.
+        #[from]
+        source: TopicChangeError,
+    },
+    /// The statement would change what SQL does not: records are produced over the native protocol.
+    #[error(
+        "only statements that read, CREATE TABLE, ALTER TABLE and DROP TABLE are allowed: {}",
+        reason(source)
+    )]
     ReadOnly {
         /// Names the kind of statement.
         #[source]
@@ -107,6 +119,7 @@ impl QueryError {
             | Self::ReadOnly { .. }
             | Self::Parameters { .. }
             | Self::ColumnType { .. } => ErrorKind::InvalidRequest,
+            Self::Change { source } => source.kind,
             Self::TooLong { .. } => ErrorKind::TooLarge,
             Self::Resources { .. } => ErrorKind::Busy,
             Self::Deadline { .. } => ErrorKind::TimedOut,
@@ -127,6 +140,7 @@ impl QueryError {
             | Self::ReadOnly { .. }
             | Self::Parameters { .. }
             | Self::ColumnType { .. } => Code::InvalidArgument,
+            Self::Change { source } => change_code(source.kind),
             Self::Resources { .. } => Code::ResourceExhausted,
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Storage { .. }
@@ -136,6 +150,20 @@ impl QueryError {
             Self::Stopping => Code::Unavailable,
         };
         Status::new(code, self.to_string())
+    }
+}
+
+/// What gRPC calls it that a topic was not changed.
+fn change_code(kind: ErrorKind) -> Code {
+    match kind {
+        ErrorKind::TopicExists => Code::AlreadyExists,
+        ErrorKind::UnknownTopic => Code::NotFound,
+        ErrorKind::StorageFull | ErrorKind::Busy => Code::ResourceExhausted,
+        ErrorKind::ShuttingDown => Code::Unavailable,
+        ErrorKind::InvalidConfig | ErrorKind::InvalidName | ErrorKind::InvalidRequest => {
+            Code::InvalidArgument
+        }
+        _ => Code::Internal,
     }
 }
 
@@ -176,7 +204,7 @@ fn kind_of(error: &DataFusionError) -> Kind {
         },
         DataFusionError::ResourcesExhausted(_) => Kind::Resources,
         DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) | DataFusionError::IoError(_) => Kind::Storage,
-        DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() => Kind::Storage,
+        DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() || source.is::<ShredError>() => Kind::Storage,
         _ => Kind::Internal,
     }
 }

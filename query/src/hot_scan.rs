@@ -1,8 +1,8 @@
 //! The hot side of a scan: mapped segments, block by block, through the row builder that cooling uses too.
 
+mod error;
+
 use std::collections::VecDeque;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
@@ -12,11 +12,16 @@ use basalt_log::{Block, SegmentView};
 use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId};
 use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::TreeNodeRecursion;
+use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
 use datafusion::execution::{SendableRecordBatchStream, TaskContext};
-use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr};
+use datafusion::physical_expr::{EquivalenceProperties, Partitioning, PhysicalExpr, conjunction};
 use datafusion::physical_plan::coop::make_cooperative;
 use datafusion::physical_plan::execution_plan::{Boundedness, EmissionType, SchedulingType};
+use datafusion::physical_plan::filter::FilterExec;
+use datafusion::physical_plan::filter_pushdown::{
+    ChildPushdownResult, FilterPushdownPhase, FilterPushdownPropagation, PushedDown,
+};
 use datafusion::physical_plan::metrics::{
     BaselineMetrics, Count, ExecutionPlanMetricsSet, MetricBuilder, MetricsSet,
 };
@@ -25,60 +30,14 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
 };
 
+pub(crate) use error::HotScanError;
+
 use crate::prune::RowRange;
 use crate::snapshot::topic_schema;
 use crate::topic_table::{Chosen, ScanRequest};
 
 /// Frame bytes after which a batch is handed on, however few its rows are.
 const BATCH_BYTES: u64 = 8 << 20;
-
-/// Why hot records could not be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HotScanError {
-    /// A block does not match its checksum: its records are refused, never served altered.
-    #[error("damaged records at offsets {} to {} of {}, position {position}", .offsets.start, .offsets.end, .path.display())]
-    Damaged {
-        path: PathBuf,
-        position: u64,
-        offsets: Range<Offset>,
-    },
-    /// A frame in a good block does not decode.
-    #[error("a frame of {} in the block at position {position} cannot be read", .path.display())]
-    Frame {
-        path: PathBuf,
-        position: u64,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-impl HotScanError {
-    fn damaged(view: &SegmentView, block: &Block) -> Self {
-        Self::Damaged {
-            path: view.path().to_owned(),
-            position: block.position,
-            offsets: block.base_offset..block.end_offset(),
-        }
-    }
-
-    fn frame(
-        view: &SegmentView,
-        block: &Block,
-        source: impl std::error::Error + Send + Sync + 'static,
-    ) -> Self {
-        Self::Frame {
-            path: view.path().to_owned(),
-            position: block.position,
-            source: Box::new(source),
-        }
-    }
-}
-
-impl From<HotScanError> for DataFusionError {
-    fn from(error: HotScanError) -> Self {
-        Self::External(Box::new(error))
-    }
-}
 
 /// Blocks of one segment to be read.
 #[derive(Debug, Clone)]
@@ -294,6 +253,29 @@ impl ExecutionPlan for HotScanExec {
         _f: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
         Ok(TreeNodeRecursion::Continue)
+    }
+
+    /// Takes every filter itself: above a projection that computes JSON functions they would come too late.
+    fn handle_child_pushdown_result(
+        &self,
+        phase: FilterPushdownPhase,
+        result: ChildPushdownResult,
+        _config: &ConfigOptions,
+    ) -> Result<FilterPushdownPropagation<Arc<dyn ExecutionPlan>>> {
+        let filters: Vec<_> = result
+            .parent_filters
+            .iter()
+            .map(|pushed| Arc::clone(&pushed.filter))
+            .collect();
+        // A limit counts the rows that come out.
+        if phase != FilterPushdownPhase::Pre || filters.is_empty() || self.limit.is_some() {
+            return Ok(FilterPushdownPropagation::if_all(result));
+        }
+        let pushed = vec![PushedDown::Yes; filters.len()];
+        let scan = Arc::new(Self::new(self.streams.clone(), &self.projection, None)?);
+        let filtered = FilterExec::try_new(conjunction(filters), scan)?;
+        let propagation = FilterPushdownPropagation::with_parent_pushdown_result(pushed);
+        Ok(propagation.with_updated_node(Arc::new(filtered)))
     }
 
     fn replace_children(

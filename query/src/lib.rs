@@ -41,6 +41,7 @@ mod config;
 mod counters;
 mod error;
 
+mod ddl;
 mod engine;
 mod parameters;
 mod parse;
@@ -48,6 +49,7 @@ mod planner;
 mod stream;
 
 mod catalog;
+mod columns;
 mod snapshot;
 mod sys_tables;
 mod topic_table;
@@ -56,6 +58,7 @@ mod yielding;
 mod cold_scan;
 mod hot_scan;
 mod prune;
+mod typed;
 
 mod edge;
 mod json;
@@ -65,6 +68,7 @@ mod flight;
 
 pub use config::{QueryConfig, Setting};
 pub use counters::QueryCounters;
+pub use ddl::{SchemaEdit, TopicChangeError, TopicChanges};
 pub use engine::QueryEngine;
 pub use error::QueryError;
 pub use flight::FlightSql;

@@ -1,7 +1,7 @@
 //! From text to plans that can be run, against one snapshot.
 
 use std::num::NonZeroUsize;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use basalt_columnar::TieredLog;
@@ -21,6 +21,7 @@ use datafusion::prelude::SessionConfig;
 use crate::catalog::{CATALOG, QueryCatalog, TOPICS_SCHEMA};
 use crate::cold_scan::store_url;
 use crate::counters::Counters;
+use crate::ddl::{self, Change, TopicChanges};
 use crate::edge::plain_schema;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
@@ -42,6 +43,8 @@ pub(crate) struct Planner {
     /// Everything that queries share; each query gets a copy with its own catalog.
     pub(crate) template: SessionState,
     pub(crate) counters: Counters,
+    /// Who changes topics; without one no statement does.
+    topics: OnceLock<Arc<dyn TopicChanges>>,
 }
 
 /// A statement that was understood.
@@ -79,7 +82,30 @@ impl Planner {
             config,
             template,
             counters: Counters::default(),
+            topics: OnceLock::new(),
         })
+    }
+
+    /// Lets statements change topics from now on. Whoever comes first stays.
+    pub(crate) fn set_topics(&self, topics: Arc<dyn TopicChanges>) {
+        let _ = self.topics.set(topics);
+    }
+
+    pub(crate) fn allows_changes(&self) -> bool {
+        self.topics.get().is_some()
+    }
+
+    /// What `query` changes, and who does it; `None` for one that does not change topics, or may not.
+    pub(crate) fn change(
+        &self,
+        query: &Query,
+    ) -> Result<Option<(Change, &Arc<dyn TopicChanges>)>, QueryError> {
+        let Some(topics) = self.topics.get() else {
+            return Ok(None);
+        };
+        let parsed = read(&query.sql)?;
+        let change = ddl::read(&parsed.statement)?;
+        Ok(change.map(|change| (change, topics)))
     }
 
     pub(crate) fn log(&self) -> &Arc<TieredLog> {
@@ -126,6 +152,12 @@ impl Planner {
 
     /// The schemas of what `sql` gives, and of the values that it takes.
     pub(crate) async fn describe(&self, sql: &str) -> Result<Description, QueryError> {
+        if self.change(&Query::plain(sql))?.is_some() {
+            return Ok(Description {
+                schema: Arc::new(Schema::empty()),
+                parameters: Arc::new(Schema::empty()),
+            });
+        }
         let parsed = read(sql)?;
         let count = parsed.parameter_count;
         if count == 0 {

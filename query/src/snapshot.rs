@@ -2,7 +2,7 @@
 //!
 //! **QRY-3**: a topic's partitions are snapshotted once, at the query's first use of the topic, and every scan of that
 //! query reads that snapshot, so a self-join agrees with itself. The snapshot pins its segments and cold files until the
-//! query ends.
+//! query ends. The same holds for the topic's schema.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,9 +10,12 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use basalt_columnar::{PartitionSnapshot, SQL_COLUMN_COUNT, TieredLog, cold_schema};
 use basalt_proto::TopicName;
+use basalt_schema::SchemaError;
 use parking_lot::Mutex;
 
-/// The columns every topic's table has.
+use crate::columns::TopicColumns;
+
+/// The columns every topic's table has, before those that its schema declares.
 pub(crate) fn topic_schema() -> SchemaRef {
     static SCHEMA: std::sync::LazyLock<SchemaRef> = std::sync::LazyLock::new(|| {
         Arc::new(Schema::new(
@@ -32,6 +35,7 @@ pub(crate) fn topic_schema() -> SchemaRef {
 pub(crate) struct QuerySnapshots {
     log: Arc<TieredLog>,
     taken: Mutex<HashMap<TopicName, Arc<[PartitionSnapshot]>>>,
+    columns: Mutex<HashMap<TopicName, TopicColumns>>,
 }
 
 impl QuerySnapshots {
@@ -39,6 +43,7 @@ impl QuerySnapshots {
         Self {
             log,
             taken: Mutex::default(),
+            columns: Mutex::default(),
         }
     }
 
@@ -57,6 +62,20 @@ impl QuerySnapshots {
                 .collect()
         });
         Arc::clone(snapshots)
+    }
+
+    /// The columns of the topic's table as this query sees them.
+    ///
+    /// # Errors
+    /// The topic's schema is one that only a later version of this program can read.
+    pub(crate) fn columns(&self, name: &TopicName) -> Result<TopicColumns, SchemaError> {
+        let mut columns = self.columns.lock();
+        if let Some(known) = columns.get(name) {
+            return Ok(known.clone());
+        }
+        let found = TopicColumns::new(self.log.topic_schema(name)?);
+        columns.insert(name.clone(), found.clone());
+        Ok(found)
     }
 
     /// The names of all topics, in order.

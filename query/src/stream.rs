@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{Schema, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use datafusion::physical_plan::execute_stream;
 use futures::{Stream, StreamExt};
@@ -159,6 +159,13 @@ async fn answer(
     started: &mut Option<Started>,
     rows: &Rows,
 ) -> Result<Outcome, QueryError> {
+    if let Some((change, topics)) = planner.change(query)? {
+        change.run(topics).await?;
+        if let Some(started) = started.take() {
+            drop(started.send(Ok(Arc::new(Schema::empty()))));
+        }
+        return Ok(Outcome::Succeeded);
+    }
     let mut planned = planner.plan(query).await?;
     let schema = Arc::clone(&planned.schema);
     let mut announce = || {

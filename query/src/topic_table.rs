@@ -4,13 +4,14 @@
 //! their maps. Both come from one snapshot, which says where they meet.
 //!
 //! **QRY-5**: of a partition the rows that end after `log_start_offset` are shown: `_offset + _record_count >
-//! log_start_offset`. A frame that spans several offsets and straddles the log's start is shown, as a consumer gets it.
+//! log_start_offset`. A frame that spans several offsets and straddles the log's start is shown, as a consumer gets it; where
+//! its lines are rows of their own ([`crate::typed`]), those are that are not before the start.
 
 use std::sync::Arc;
 
 use arrow::datatypes::SchemaRef;
 use async_trait::async_trait;
-use basalt_columnar::PartitionSnapshot;
+use basalt_columnar::{ColdFile, PartitionSnapshot};
 use basalt_proto::{Offset, TopicName};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
@@ -27,8 +28,11 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::{col, lit};
 
+use crate::columns::TopicColumns;
+use crate::hot_scan::HotRun;
 use crate::prune::{Pruner, RANGE_COLUMNS};
-use crate::snapshot::{QuerySnapshots, topic_schema};
+use crate::snapshot::QuerySnapshots;
+use crate::typed::scan_computed;
 use crate::{cold_scan, hot_scan};
 
 /// Where `_offset` and `_record_count` stand in a topic's table.
@@ -38,6 +42,7 @@ const OFFSET_COLUMNS: [usize; 2] = [1, 6];
 #[derive(Debug)]
 pub(crate) struct TopicTable {
     name: TopicName,
+    columns: TopicColumns,
     snapshots: Arc<QuerySnapshots>,
 }
 
@@ -45,7 +50,8 @@ pub(crate) struct TopicTable {
 pub(crate) struct ScanRequest<'a> {
     pub(crate) state: &'a dyn Session,
     pub(crate) snapshots: &'a QuerySnapshots,
-    /// Over the whole table's columns.
+    pub(crate) columns: &'a TopicColumns,
+    /// Over the whole table's columns, and true of stored rows whenever it is of rows made of them.
     pub(crate) filter: Option<Arc<dyn PhysicalExpr>>,
     pub(crate) pruner: Pruner,
     /// No more rows than this are needed.
@@ -61,8 +67,16 @@ pub(crate) struct Chosen<T> {
 }
 
 impl TopicTable {
-    pub(crate) fn new(name: TopicName, snapshots: Arc<QuerySnapshots>) -> Self {
-        Self { name, snapshots }
+    pub(crate) fn new(
+        name: TopicName,
+        columns: TopicColumns,
+        snapshots: Arc<QuerySnapshots>,
+    ) -> Self {
+        Self {
+            name,
+            columns,
+            snapshots,
+        }
     }
 
     /// Bytes of a row where the topic's rows are widest, averaged over a row group or a block.
@@ -83,7 +97,7 @@ impl TopicTable {
 #[async_trait]
 impl TableProvider for TopicTable {
     fn schema(&self) -> SchemaRef {
-        topic_schema()
+        Arc::clone(self.columns.schema())
     }
 
     fn table_type(&self) -> TableType {
@@ -116,20 +130,28 @@ impl TableProvider for TopicTable {
         filters: &[Expr],
         limit: Option<usize>,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let schema = topic_schema();
+        let schema = self.schema();
         let projection = projection
             .cloned()
             .unwrap_or_else(|| (0..schema.fields().len()).collect());
-        let filter = conjunction(filters.iter().cloned())
-            .map(|filter| {
-                state.create_physical_expr(filter, &DFSchema::try_from(Arc::clone(&schema))?)
-            })
-            .transpose()?;
+        let physical = |filters: &mut dyn Iterator<Item = &Expr>| {
+            conjunction(filters.cloned())
+                .map(|filter| {
+                    state.create_physical_expr(filter, &DFSchema::try_from(Arc::clone(&schema))?)
+                })
+                .transpose()
+        };
+        // A frame's first offset is not that of its lines.
+        let holds_stored = |filter: &&Expr| {
+            let mut columns = filter.column_refs().into_iter();
+            !self.columns.has_lines() || columns.all(|column| column.name != "_offset")
+        };
         let request = ScanRequest {
             state,
             snapshots: &self.snapshots,
-            pruner: Pruner::new(filter.as_ref(), &schema),
-            filter,
+            columns: &self.columns,
+            pruner: Pruner::new(physical(&mut filters.iter())?.as_ref(), &schema),
+            filter: physical(&mut filters.iter().filter(holds_stored))?,
             limit,
         };
         let plans = plans(&request, &self.snapshots.topic(&self.name), &projection)?;
@@ -152,48 +174,64 @@ fn plans(
     let hot = hot_scan::choose(request, snapshots)?;
     let mut plans = Vec::new();
     for (start, file) in cold.straddling {
-        plans.push(rows_after(request.state, start, projection, |columns| {
-            cold_scan::plan(request, &[file], columns, None)
+        plans.push(rows_after(request, start, projection, |columns| {
+            cold_rows(request, &[file], columns, None)
         })?);
     }
     if !cold.whole.is_empty() {
-        plans.push(cold_scan::plan(
-            request,
-            &cold.whole,
-            projection,
-            request.limit,
-        )?);
+        plans.push(cold_rows(request, &cold.whole, projection, request.limit)?);
     }
     for (start, run) in hot.straddling {
-        plans.push(rows_after(request.state, start, projection, |columns| {
-            hot_scan::plan(request, vec![run], columns, None)
+        plans.push(rows_after(request, start, projection, |columns| {
+            hot_rows(request, vec![run], columns, None)
         })?);
     }
     if !hot.whole.is_empty() {
-        plans.push(hot_scan::plan(
-            request,
-            hot.whole,
-            projection,
-            request.limit,
-        )?);
+        plans.push(hot_rows(request, hot.whole, projection, request.limit)?);
     }
     Ok(plans)
 }
 
+/// The rows of `files`, in the columns of `projection`.
+fn cold_rows(
+    request: &ScanRequest<'_>,
+    files: &[Arc<ColdFile>],
+    projection: &[usize],
+    limit: Option<usize>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    scan_computed(request.columns, projection, |stored| {
+        cold_scan::plan(request, files, stored, limit)
+    })
+}
+
+/// The rows of `runs`, in the columns of `projection`.
+fn hot_rows(
+    request: &ScanRequest<'_>,
+    runs: Vec<HotRun>,
+    projection: &[usize],
+    limit: Option<usize>,
+) -> Result<Arc<dyn ExecutionPlan>> {
+    scan_computed(request.columns, projection, |stored| {
+        hot_scan::plan(request, runs, stored, limit)
+    })
+}
+
 /// The rows of `scan` that end after `start`, in the columns of `projection`.
 fn rows_after(
-    state: &dyn Session,
+    request: &ScanRequest<'_>,
     start: Offset,
     projection: &[usize],
     scan: impl FnOnce(&[usize]) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let columns: Vec<usize> = projection.iter().copied().chain(OFFSET_COLUMNS).collect();
     let scanned = scan(&columns)?;
-    let schema = topic_schema();
+    let schema = request.columns.schema();
     let ends_after =
         (col("_offset") + col("_record_count")).gt(lit(i64::try_from(start.0).unwrap_or(i64::MAX)));
     let offset_schema = DFSchema::try_from(schema.project(&OFFSET_COLUMNS)?)?;
-    let ends_after = state.create_physical_expr(ends_after, &offset_schema)?;
+    let ends_after = request
+        .state
+        .create_physical_expr(ends_after, &offset_schema)?;
     // The offset columns stand behind the projected ones.
     let ends_after = shift_columns(ends_after, projection.len())?;
     let visible = Arc::new(FilterExec::try_new(ends_after, scanned)?);

@@ -7,6 +7,7 @@ pub(crate) mod demo;
 pub(crate) mod group;
 pub(crate) mod position;
 pub(crate) mod produce;
+pub(crate) mod schema;
 pub(crate) mod sql;
 pub(crate) mod topic;
 

@@ -1,14 +1,16 @@
 //! `basalt topic`.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use arrow::array::{ArrayRef, StringArray, UInt32Array, UInt64Array};
 use basalt_client::TopicMetadata;
 use basalt_proto::TopicName;
-use clap::{Args, Subcommand};
+use basalt_schema::TopicSchema;
+use clap::{Args, Subcommand, ValueEnum};
 
-use super::{ServerArg, key_value};
+use super::{ServerArg, key_value, schema};
 use crate::output::{Format, print_listing, say};
 use crate::stopwatch::Stopwatch;
 
@@ -19,13 +21,16 @@ Settings of a topic (an empty value takes the server's default again):
   retention_bytes    bytes of a partition above which the oldest records go
   retention_age_ms   milliseconds after which a segment's records go
   hot_bytes          bytes of a partition that stay in hot segments
-  hot_age_ms         milliseconds that a sealed segment stays hot";
+  hot_age_ms         milliseconds that a sealed segment stays hot
+  shred_json         on | off: whether fields of JSON payloads become columns of cold files (--shred)
+  schema             what payloads are, and their columns in SQL; --schema FILE sets it from a file";
 
 /// `basalt topic ...`
 #[derive(Debug, Subcommand)]
 #[command(after_help = "\
 Examples:
   basalt topic create orders --partitions 4 --config retention_age_ms=604800000
+  basalt topic alter orders --schema schema.json
   basalt topic list --format json
   basalt topic cool orders --wait")]
 pub(crate) enum TopicCommand {
@@ -48,6 +53,26 @@ in the topic at the start is in Parquet when it returns.")]
     Cool(CoolArgs),
 }
 
+/// Whether a topic's payloads are shredded.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Shred {
+    On,
+    Off,
+    /// As the server's configuration says.
+    Default,
+}
+
+/// `config` with what `--shred` says.
+fn with_shred(mut config: Vec<(String, String)>, shred: Option<Shred>) -> Vec<(String, String)> {
+    let value = shred.map(|shred| match shred {
+        Shred::On => "on",
+        Shred::Off => "off",
+        Shred::Default => "",
+    });
+    config.extend(value.map(|value| ("shred_json".to_owned(), value.to_owned())));
+    config
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct CreateArgs {
     topic: TopicName,
@@ -57,6 +82,12 @@ pub(crate) struct CreateArgs {
     /// A setting, any number of times.
     #[arg(long, value_name = "NAME=VALUE", value_parser = key_value)]
     config: Vec<(String, String)>,
+    /// What the payloads are, and their columns in SQL: `basalt schema infer` proposes such a file.
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -84,8 +115,14 @@ pub(crate) struct DescribeArgs {
 pub(crate) struct AlterArgs {
     topic: TopicName,
     /// A setting, any number of times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required = true)]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present_any = ["schema", "shred"])]
     config: Vec<(String, String)>,
+    /// What the payloads are from now on, and their columns in SQL; records that are there already are read by it too.
+    #[arg(long, value_name = "FILE")]
+    schema: Option<PathBuf>,
+    /// Whether fields of JSON payloads become columns of cold files.
+    #[arg(long, value_enum)]
+    shred: Option<Shred>,
     #[command(flatten)]
     server: ServerArg,
 }
@@ -118,10 +155,18 @@ pub(crate) async fn run(command: TopicCommand) -> anyhow::Result<()> {
     }
 }
 
-async fn create(args: CreateArgs) -> anyhow::Result<()> {
+async fn create(mut args: CreateArgs) -> anyhow::Result<()> {
+    if let Some(file) = &args.schema {
+        let text = schema::read_file(file)?.text();
+        args.config.push((schema::SETTING.to_owned(), text));
+    }
     let client = args.server.connect().await?;
     client
-        .create_topic(&args.topic, args.partitions, args.config)
+        .create_topic(
+            &args.topic,
+            args.partitions,
+            with_shred(args.config, args.shred),
+        )
         .await
         .with_context(|| format!("cannot create topic {}", args.topic))?;
     say(&format!(
@@ -167,6 +212,13 @@ async fn list(args: ListArgs) -> anyhow::Result<()> {
             ("hot_bytes", column(|partition| partition.hot_bytes)),
             ("cold_bytes", column(|partition| partition.cold_bytes)),
             ("config", strings(topics.iter().map(settings))),
+            (
+                "schema",
+                strings(topics.iter().map(|topic| {
+                    let text = schema::of_topic(topic);
+                    text.as_deref().map(schema::summary).unwrap_or_default()
+                })),
+            ),
         ],
     )
 }
@@ -187,6 +239,12 @@ async fn describe(args: DescribeArgs) -> anyhow::Result<()> {
         Arc::new(UInt64Array::from_iter_values(
             topic.partitions.iter().map(value),
         ))
+    };
+    let schema = schema::of_topic(topic);
+    // Too long for a cell; what reads the other formats has it in one.
+    let shown = match (&schema, args.format) {
+        (Some(text), Format::Table) => schema::summary(text),
+        (text, _) => text.clone().unwrap_or_default(),
     };
     let every = |text: String| strings(topic.partitions.iter().map(|_| text.clone()));
     let numbers = topic
@@ -221,17 +279,37 @@ async fn describe(args: DescribeArgs) -> anyhow::Result<()> {
             ("hot_bytes", column(|partition| partition.hot_bytes)),
             ("cold_bytes", column(|partition| partition.cold_bytes)),
             ("config", every(settings(topic))),
+            ("schema", every(shown)),
         ],
-    )
+    )?;
+    match schema.filter(|_| args.format == Format::Table) {
+        // As it is, if it is not one that this program knows.
+        Some(text) => say(&TopicSchema::parse(&text).map_or(text, |schema| schema.pretty_text())),
+        None => Ok(()),
+    }
 }
 
-async fn alter(args: AlterArgs) -> anyhow::Result<()> {
+async fn alter(mut args: AlterArgs) -> anyhow::Result<()> {
+    let cannot = || format!("cannot alter topic {}", args.topic);
+    let schema = args.schema.as_deref().map(schema::read_file).transpose()?;
     let client = args.server.connect().await?;
+    let mut changes = Vec::new();
+    if let Some(schema) = schema {
+        let topics = client.metadata(std::slice::from_ref(&args.topic)).await;
+        let topics = topics.with_context(cannot)?;
+        let before = topics.first().and_then(schema::of_topic);
+        changes = schema::changes(before.as_deref(), &schema);
+        args.config
+            .push((schema::SETTING.to_owned(), schema.text()));
+    }
     client
-        .alter_topic(&args.topic, args.config)
+        .alter_topic(&args.topic, with_shred(args.config, args.shred))
         .await
         .with_context(|| format!("cannot alter topic {}", args.topic))?;
-    say(&format!("altered topic {}", args.topic))
+    say(&format!("altered topic {}", args.topic))?;
+    changes
+        .iter()
+        .try_for_each(|change| say(&format!("  {change}")))
 }
 
 async fn delete(args: DeleteArgs) -> anyhow::Result<()> {
@@ -268,7 +346,8 @@ async fn cool(args: CoolArgs) -> anyhow::Result<()> {
 }
 
 fn settings(topic: &TopicMetadata) -> String {
-    let pairs = topic.config.iter().filter(|(_, value)| !value.is_empty());
+    let is_shown = |(key, value): &&(String, String)| !value.is_empty() && key != schema::SETTING;
+    let pairs = topic.config.iter().filter(is_shown);
     pairs
         .map(|(key, value)| format!("{key}={value}"))
         .collect::<Vec<_>>()

@@ -62,6 +62,7 @@ impl Config {
             // Out of range is refused by `validate`; 0 is refused by the crate itself.
             zstd_level: i32::try_from(cold.zstd_level).unwrap_or_default(),
             verify_replay: cold.verify_replay,
+            shred_json: cold.shred_json,
             merge_bytes: cold.merge_bytes,
             maintenance_interval: Duration::from_millis(cold.maintenance_interval_ms),
             ..ColdConfig::new(self.data_dir.join("cache"))

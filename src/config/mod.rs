@@ -92,6 +92,10 @@ section! {
         /// Whether every row group is rebuilt into frames and compared with the segment before that is deleted. Off:
         /// cooling takes about half the time, and trusts its own writer.
         verify_replay: bool = true;
+        /// Whether the fields of JSON payloads become columns of cold files, and payloads that these give back byte for byte
+        /// are left out. On: files of JSON take less than half, and SQL over a field reads that field. Off: cooling JSON takes
+        /// about half the time. A topic may choose otherwise.
+        shred_json: bool = true;
         /// Bytes of Parquet up to which neighbouring small files of a partition are merged into one after cooling; 0 leaves
         /// each segment its own file. Files of half of it are left alone. Larger: fewer files, more bytes written again.
         /// Safe: 16 MiB to 1 GiB.

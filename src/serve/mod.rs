@@ -3,6 +3,7 @@
 mod awake;
 mod command;
 mod signals;
+mod topics;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio::task::JoinHandle;
 use crate::config::Config;
 use crate::http::{Http, Metrics};
 use awake::CoresAwake;
+use topics::ServedTopics;
 
 pub(crate) use command::{ServeArgs, run};
 pub(crate) use signals::Signals;
@@ -71,6 +73,7 @@ impl Instance {
         let handler: Arc<dyn HttpHandler> = Arc::new(http);
         let server =
             Server::bind(config.server_config(), Arc::clone(&tiered), Some(handler)).await?;
+        engine.allow_changes(Arc::new(ServedTopics(server.topics())));
         let counters = server.counters();
         metrics.watch(Arc::clone(&counters));
         let addresses = server.local_addresses().to_vec();

@@ -1,8 +1,10 @@
-"""With the server off, DuckDB and pyarrow open the cold files and find every record, absurd timestamps included."""
+"""With the server off, DuckDB and pyarrow open the cold files and find every record, absurd timestamps and shredded payloads
+included."""
 
 import datetime
 import json
 import pathlib
+import re
 import socket
 import struct
 
@@ -12,32 +14,46 @@ import pyarrow.parquet
 
 from basalt_server import expect, serving
 
-SAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "flights.ndjson"
+ROOT = pathlib.Path(__file__).parents[2]
+SAMPLE = ROOT / "examples" / "flights.ndjson"
+
+# As several pens write, and with what no column can hold.
+WRITINGS = [
+    b'{"id":1,"name":"Ann","score":1.0,"tags":["a"],"at":{"x":-0.5,"y":1}}',
+    b'{"id": 2, "name": "B\\u00e9a \\ud83d\\ude00\\n", "score": 1, "tags": [], "at": null}',
+    '{"name":"höhe\\"\\\\","id":18446744073709551615,"score":1e5}'.encode(),
+    b'{"id":3,"id":4,"name":"twice"}',
+    b'{"id":-0,"score":0.1,"price":12.50}',
+    b'{"score":1e-7,"price":0.01,"at":{"x":1e16,"y":-7}}',
+    b"not json",
+    b"",
+    b"\xff{",
+    b'{"id":5,"name":null,"tags":{"deep":[1,{"a":"b"}]}}',
+]
 
 # PUB-08: nothing of these may become a negative, a wrapped or a 1677 date, or fail the others.
 STAMPS = [0, 1, 1700000000123456789, 2**63 - 1, 2**63, 2**64 - 1]
 REPRESENTABLE = 2**63 - 1
 
 
-def produce_stamps(address: str, topic: str) -> None:
-    """Six lean frames with the stamps above, over the 29-byte protocol."""
+def produce_frames(address: str, topic: str, records: list[tuple[int, bytes]]) -> None:
+    """Lean frames of these stamps and payloads, over the 29-byte protocol."""
     host, port = address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=30) as connection:
         name = topic.encode()
         opening = bytes([1, len(name)]) + name + struct.pack(">I", 0)
-        frames = b""
-        for stamp in STAMPS:
-            payload = str(stamp).encode()
-            frames += struct.pack(">BQQIII", 1, stamp, 0, 0, len(payload), 1) + payload
+        frames = b"".join(
+            struct.pack(">BQQIII", 1, stamp, 0, 0, len(payload), 1) + payload for stamp, payload in records
+        )
         connection.sendall(opening + frames)
         acks = b""
-        while len(acks) < 9 * len(STAMPS):
+        while len(acks) < 9 * len(records):
             part = connection.recv(4096)
             if not part:
                 raise AssertionError("the connection ended before every frame was acknowledged")
             acks += part
-    expected = b"".join(struct.pack(">BQ", 0, offset) for offset in range(len(STAMPS)))
-    expect(acks, expected, "every stamp is stored")
+    expected = b"".join(struct.pack(">BQ", 0, offset) for offset in range(len(records)))
+    expect(acks, expected, "every record is stored")
 
 
 def files_of(data: pathlib.Path, topic: str) -> list[str]:
@@ -45,6 +61,43 @@ def files_of(data: pathlib.Path, topic: str) -> list[str]:
     if not found:
         raise AssertionError(f"no Parquet file of {topic} under {data / 'cold'}")
     return found
+
+
+def documented_payloads():
+    """The function of docs/SHREDDING.md that renders a file's payloads."""
+    page = (ROOT / "docs" / "SHREDDING.md").read_text()
+    snippet = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    if snippet is None:
+        raise AssertionError("docs/SHREDDING.md has no Python")
+    names: dict = {}
+    exec(snippet.group(1), names)  # our own documentation
+    return names["payloads"]
+
+
+def check_shredded(files: list[str], expected: list[bytes], least: int) -> None:
+    payloads = documented_payloads()
+    rendered = [payload for file in files for payload in payloads(file)]
+    expect(len(rendered), len(expected), "a payload for each record")
+    other = next((pair for pair in zip(rendered, expected) if pair[0] != pair[1]), None)
+    expect(other, None, "the documented snippet renders the produced bytes")
+    (left_out,) = duckdb.sql(
+        f"SELECT count(*) FROM read_parquet({files!r}) WHERE _payload IS NULL AND _template IS NOT NULL"
+    ).fetchone()
+    expect(left_out >= least, True, f"{left_out} of {len(expected)} payloads are left out, at least {least} should be")
+
+
+def check_columns(files: list[str], sample: bytes) -> None:
+    delays = duckdb.sql(
+        'SELECT count(*), round(avg("payload.dep_delay"), 4) '
+        f"FROM read_parquet({files!r}) WHERE \"payload.carrier\" = 'UA'"
+    ).fetchall()
+    flights = [json.loads(line) for line in sample.splitlines()]
+    united = [flight["dep_delay"] for flight in flights if flight["carrier"] == "UA"]
+    known = [delay for delay in united if delay is not None]
+    expect(delays, [(len(united), round(sum(known) / len(known), 4))], "DuckDB averages a column of the payloads")
+    table = pyarrow.parquet.read_table(files, columns=["payload.carrier"])
+    carriers = [flight["carrier"] for flight in flights]
+    expect(table["payload.carrier"].to_pylist(), carriers, "pyarrow reads a column of the payloads")
 
 
 def check_flights(files: list[str], sample: bytes) -> None:
@@ -96,15 +149,25 @@ def check_stamps(files: list[str]) -> None:
 def main() -> None:
     sample = SAMPLE.read_bytes()
     with serving("log.segment_bytes=400000", "cold.row_group_bytes=100000") as server:
-        server.run("produce", "flights", stdin=sample)
-        produce_stamps(server.address, "stamps")
-        server.run("topic", "cool", "flights", "--wait")
-        server.run("topic", "cool", "stamps", "--wait")
-        replay = server.run("consume", "flights", "--from", "earliest", "--to", "end")
-        expect(replay == sample, True, "the replay from cold files is byte-identical")
+        server.run("topic", "create", "plain", "--shred", "off")
+        for topic in ["flights", "plain"]:
+            server.run("produce", topic, stdin=sample)
+        produce_frames(server.address, "stamps", [(stamp, str(stamp).encode()) for stamp in STAMPS])
+        writings = WRITINGS * 50
+        produce_frames(server.address, "writings", [(1, payload) for payload in writings])
+        for topic in ["flights", "plain", "stamps", "writings"]:
+            server.run("topic", "cool", topic, "--wait")
+        for topic in ["flights", "plain"]:
+            replay = server.run("consume", topic, "--from", "earliest", "--to", "end")
+            expect(replay == sample, True, f"the replay of {topic} from cold files is byte-identical")
         server.stop()
-        check_flights(files_of(server.data, "flights"), sample)
+        check_flights(files_of(server.data, "plain"), sample)
         check_stamps(files_of(server.data, "stamps"))
+        flights = files_of(server.data, "flights")
+        lines = sample.splitlines()
+        check_shredded(flights, lines, len(lines))
+        check_columns(flights, sample)
+        check_shredded(files_of(server.data, "writings"), writings, len(writings) // 4)
 
 
 if __name__ == "__main__":

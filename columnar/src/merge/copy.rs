@@ -11,13 +11,14 @@ use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
 use tokio::runtime::Handle;
 
-use super::StopSign;
+use super::{StopSign, sample};
 use crate::error::CoolError;
 use crate::file::{ColdChunk, ColdFile};
 use crate::hydrate::{ChunkReader, ProjectedColumns, Rebuilt};
 use crate::manifest::PartitionKey;
 use crate::properties::properties;
-use crate::schema::cold_schema;
+use crate::schema::{cold_schema, column};
+use crate::shred::Shredder;
 use crate::sink::PartSink;
 use crate::writer::{
     EXPANSION_LIMIT, WriteOptions, Written, crc32_value, describe, keys_per_row_group,
@@ -65,9 +66,18 @@ pub(super) fn copy(
     let keys = inputs
         .has_keys
         .then(|| keys_per_row_group(sum(|file| file.rows), frame_bytes, row_group_bytes));
-    let properties = properties(options.zstd_level, keys, None).map_err(parquet)?;
+    let inferred = match options.shred_json {
+        true => sample::sample(inputs)?,
+        false => None,
+    };
+    let properties = properties(options.zstd_level, keys, inferred.as_ref()).map_err(parquet)?;
+    let shredder = inferred.map(Shredder::new);
+    let schema = shredder
+        .as_ref()
+        .map_or_else(cold_schema, |shredder| Arc::clone(shredder.schema()));
     let mut merger = Merger {
-        writer: ArrowWriter::try_new(sink, cold_schema(), Some(properties)).map_err(parquet)?,
+        writer: ArrowWriter::try_new(sink, schema, Some(properties)).map_err(parquet)?,
+        shredder,
         row_group_bytes,
         open: None,
         chunks: Vec::new(),
@@ -86,17 +96,22 @@ pub(super) fn copy(
     merger.end_row_group().map_err(parquet)?;
     describe(&mut merger.writer, key, first.base_offset, last.end_offset);
     let Merger {
-        writer,
+        mut writer,
+        shredder,
         chunks,
         rebuilt,
         ..
     } = merger;
+    if let Some(shredder) = &shredder {
+        writer.append_key_value_metadata(shredder.shredding().to_metadata());
+    }
     let sink = writer.into_inner().map_err(parquet)?;
     let (file_bytes, file_crc32c) = sink
         .finish()
         .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
+    let written = Written::of(chunks, file_bytes, file_crc32c);
     Ok(Copied {
-        written: Written::of(chunks, file_bytes, file_crc32c),
+        written: written.with_shredded(shredder.as_ref()),
         rebuilt,
     })
 }
@@ -121,6 +136,7 @@ impl From<CoolError> for CopyError {
 
 struct Merger<W: Write + Send> {
     writer: ArrowWriter<W>,
+    shredder: Option<Shredder>,
     row_group_bytes: u64,
     open: Option<OpenRowGroup>,
     chunks: Vec<ColdChunk>,
@@ -164,9 +180,14 @@ impl<W: Write + Send> Merger<W> {
             inputs.sign.check()?;
             open.crc.update(reader.frames());
             open.rebuilt_bytes += reader.frames().len() as u64;
-            let rows = RecordBatch::try_new(cold_schema(), rows.columns().to_vec())
+            // With the payloads that were left out.
+            let arrays = rows.columns().iter().take(column::COUNT).cloned();
+            let rows = RecordBatch::try_new(cold_schema(), arrays.collect())
                 .map_err(|error| ParquetError::ArrowError(error.to_string()))?;
-            self.writer.write(&rows)?;
+            match &mut self.shredder {
+                Some(shredder) => self.writer.write(&shredder.shred(&rows))?,
+                None => self.writer.write(&rows)?,
+            }
         }
         reader.finish().map_err(CoolError::Merge)?;
         Ok(())

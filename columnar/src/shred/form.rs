@@ -33,6 +33,8 @@ pub enum Form {
     Json,
 }
 
+/// Digits behind each other in a value that is kept as text.
+const MAX_DIGITS: usize = 4096;
 /// Digits of a decimal.
 const PRECISION: u8 = 18;
 
@@ -149,7 +151,7 @@ impl Form {
                 let end = scan::value_end(bytes, at)?;
                 let text = payload.get(at..end)?;
                 serde_json::from_str::<serde::de::IgnoredAny>(text).ok()?;
-                Some((Leaf::Text(at, end), end))
+                is_read_by_all(text, unescaped).then_some((Leaf::Text(at, end), end))
             }
         }
     }
@@ -167,6 +169,16 @@ impl Form {
             write!(out, "{value:?}")
         }
     }
+}
+
+/// Whether well-formed JSON is taken by every reader: some refuse halves of characters, and numbers of thousands of digits. A reader
+/// that stops there must not find the fields behind it in their columns.
+fn is_read_by_all(text: &str, scratch: &mut String) -> bool {
+    let length = scratch.len();
+    let has_characters = !text.contains('\\') || strings::unescape(text, scratch).is_some();
+    scratch.truncate(length);
+    let mut numbers = text.as_bytes().split(|byte| !byte.is_ascii_digit());
+    has_characters && (text.len() <= MAX_DIGITS || numbers.all(|digits| digits.len() <= MAX_DIGITS))
 }
 
 /// Writes a decimal of this scale.

@@ -53,6 +53,7 @@
 //! - **COL-24**: a row's payload is left out only after it was rendered from the very columns that are written, and was equal.
 //! - **COL-25**: rendering is checked: a file whose templates, columns or types contradict each other is refused, never guessed at.
 
+mod fields;
 mod form;
 mod infer;
 mod render;
@@ -68,13 +69,13 @@ mod tests;
 
 use std::sync::Arc;
 
-use arrow::datatypes::{DataType, Field};
+use arrow::datatypes::{DataType, Field, Schema};
 use parquet::file::metadata::KeyValue;
 use serde::{Deserialize, Serialize};
 
 pub use form::Form;
-pub(crate) use infer::Inferred;
-pub(crate) use sample::sample;
+pub(crate) use infer::{Inference, Inferred};
+pub(crate) use sample::{BYTES as SAMPLE_BYTES, PAYLOADS as SAMPLE_PAYLOADS, sample};
 pub(crate) use shredder::Shredder;
 
 use crate::schema::column;
@@ -164,7 +165,7 @@ pub enum ShredError {
 ///     None => rows["_payload"],
 /// }
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Shredding {
     columns: Arc<[ShreddedColumn]>,
     templates: Vec<Template>,
@@ -193,15 +194,24 @@ impl Shredding {
     /// # Errors
     /// [`ShredError::Metadata`].
     pub fn from_metadata(pairs: Option<&Vec<KeyValue>>) -> Result<Option<Self>, ShredError> {
-        let bad = |what: String| ShredError::Metadata { what };
-        let Some(pair) = pairs
-            .into_iter()
-            .flatten()
+        let mut pairs = pairs.into_iter().flatten();
+        pairs
             .find(|pair| pair.key == METADATA_KEY)
-        else {
-            return Ok(None);
-        };
-        let text = pair.value.as_deref().unwrap_or_default();
+            .map(|pair| Self::parse(pair.value.as_deref().unwrap_or_default()))
+            .transpose()
+    }
+
+    /// The same of the schema of a file that was opened: readers hand the footer's metadata on in it.
+    ///
+    /// # Errors
+    /// [`ShredError::Metadata`].
+    pub fn from_schema(schema: &Schema) -> Result<Option<Self>, ShredError> {
+        let text = schema.metadata().get(METADATA_KEY);
+        text.map(|text| Self::parse(text)).transpose()
+    }
+
+    fn parse(text: &str) -> Result<Self, ShredError> {
+        let bad = |what: String| ShredError::Metadata { what };
         let json: serde_json::Value =
             serde_json::from_str(text).map_err(|error| bad(error.to_string()))?;
         let version = json.get("version").and_then(serde_json::Value::as_u64);
@@ -226,7 +236,7 @@ impl Shredding {
                 columns.len()
             )));
         }
-        Ok(Some(Self::new(columns.into(), templates)))
+        Ok(Self::new(columns.into(), templates))
     }
 
     /// What [`Shredding::from_metadata`] reads.

@@ -92,10 +92,19 @@ impl Shredding {
 
 /// A column by its name, as the type that it was written with. Readers may ask for the same values in another layout, such as views.
 fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
+    let array = rows
+        .column_by_name(name)
+        .ok_or_else(|| ShredError::Column {
+            name: name.to_owned(),
+        })?;
+    typed(array, name, expected)
+}
+
+/// The values of a column as the type that it was written with.
+fn typed(array: &ArrayRef, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
     let missing = || ShredError::Column {
         name: name.to_owned(),
     };
-    let array = rows.column_by_name(name).ok_or_else(missing)?;
     if array.data_type() == expected {
         return Ok(std::sync::Arc::clone(array));
     }
@@ -116,7 +125,7 @@ fn is_layout_of(found: &DataType, expected: &DataType) -> bool {
 }
 
 /// A column from which values are rendered.
-enum Rendered {
+pub(super) enum Rendered {
     Bool(BooleanArray),
     Int(Int64Array),
     Uint(UInt64Array),
@@ -128,8 +137,25 @@ enum Rendered {
 
 impl Rendered {
     fn of(column: &ShreddedColumn, rows: &RecordBatch) -> Result<Self, ShredError> {
-        let array = find(rows, &column.name, &column.form.data_type())?;
-        Ok(match column.form {
+        Ok(Self::of_typed(
+            column,
+            &find(rows, &column.name, &column.form.data_type())?,
+        ))
+    }
+
+    /// The same of its values.
+    pub(super) fn of_values(
+        column: &ShreddedColumn,
+        values: &ArrayRef,
+    ) -> Result<Self, ShredError> {
+        Ok(Self::of_typed(
+            column,
+            &typed(values, &column.name, &column.form.data_type())?,
+        ))
+    }
+
+    fn of_typed(column: &ShreddedColumn, array: &ArrayRef) -> Self {
+        match column.form {
             Form::Bool => Self::Bool(array.as_boolean().clone()),
             Form::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
             Form::Uint => Self::Uint(array.as_primitive::<UInt64Type>().clone()),
@@ -144,19 +170,22 @@ impl Rendered {
                 ascii: column.form == Form::AsciiString,
             },
             Form::Json => Self::Json(array.as_string().clone()),
-        })
+        }
     }
 
-    fn write(&self, row: usize, out: &mut Vec<u8>) {
-        let array: &dyn Array = match self {
+    pub(super) fn array(&self) -> &dyn Array {
+        match self {
             Self::Bool(array) => array,
             Self::Int(array) => array,
             Self::Uint(array) => array,
             Self::Double(array, _) => array,
             Self::Decimal(array, _) => array,
             Self::String { texts, .. } | Self::Json(texts) => texts,
-        };
-        if array.is_null(row) {
+        }
+    }
+
+    pub(super) fn write(&self, row: usize, out: &mut Vec<u8>) {
+        if self.array().is_null(row) {
             out.extend_from_slice(b"null");
             return;
         }

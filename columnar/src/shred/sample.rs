@@ -7,11 +7,12 @@ use basalt_proto::{FrameLimits, FrameWalk, expand};
 
 use super::infer::{Inference, Inferred};
 
-/// Payloads in a sample, and blocks that they are taken from, far apart.
-const PAYLOADS: usize = 4096;
+/// Payloads in a sample.
+pub(crate) const PAYLOADS: usize = 4096;
+/// Blocks that they are taken from, far apart.
 const BLOCKS: usize = 128;
 /// Bytes of payloads in a sample, but for one payload of each block: what a sample remembers is bounded by them.
-const BYTES: usize = 8 << 20;
+pub(crate) const BYTES: usize = 8 << 20;
 
 /// Looks at some payloads of a segment that was surveyed, and chooses the columns; `None` where shredding would not pay.
 pub(crate) fn sample(segment: &SegmentView) -> Option<Inferred> {

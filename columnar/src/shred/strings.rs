@@ -85,7 +85,7 @@ fn escape_unit(unit: u16, out: &mut Vec<u8>) {
 }
 
 /// Appends the characters that `text` stands for; `None` where it is no JSON.
-fn unescape(text: &str, out: &mut String) -> Option<()> {
+pub(super) fn unescape(text: &str, out: &mut String) -> Option<()> {
     let mut rest = text;
     while let Some(at) = rest.find('\\') {
         out.push_str(rest.get(..at)?);

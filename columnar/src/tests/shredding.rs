@@ -143,7 +143,7 @@ async fn files_with_different_columns_and_without_any_are_one_log() {
     assert_eq!(
         shredded_rows(&fixture, &partition).await,
         (300, 0),
-        "off by default"
+        "it was off"
     );
     drop((partition, fixture));
 
@@ -183,9 +183,62 @@ async fn files_with_different_columns_and_without_any_are_one_log() {
     assert_eq!(seen[1199].payload.as_deref(), Some(&b"line 299"[..]));
 }
 
-/// What columns each has is its own: two of them beside two that have none.
+/// Whatever pens wrote them, files with different columns and without any become one, with the columns of all.
 #[tokio::test]
-async fn shredded_files_are_left_alone_by_merging() {
+async fn files_are_merged_whatever_columns_they_have() {
+    let (mut all_rows, mut all_shredded) = (0, 0);
+    for seed in seeds(12) {
+        let mut random = Random::new("files_are_merged", seed);
+        let mut setup = shredding_setup();
+        setup.merge_bytes = 4 << 20;
+        let with_batches = random.one_in(2);
+        let pens: Vec<_> = (0..2).map(|_| Pen::new(&mut random)).collect();
+        for _ in 0..5 {
+            setup.shred_json = !random.one_in(4);
+            let fixture = setup.open().await;
+            let pen = &pens[usize::try_from(random.below(2)).unwrap()];
+            let mut frames = Vec::new();
+            for _ in 0..200 {
+                if with_batches && random.one_in(5) {
+                    json_batch(&mut random, pen, &mut frames);
+                } else {
+                    let payload = pen.payload(&mut random);
+                    Frame::record(1, b"key", &payload).encode_into(&mut frames);
+                }
+            }
+            append(&fixture.partition(), &frames).await;
+            fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        }
+        setup.shred_json = true;
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        let all = replay(&partition, Offset::ZERO).await;
+        let (rows, _) = shredded_rows(&fixture, &partition).await;
+        let report = fixture.tiered.maintain().await;
+        assert!(report.errors.is_empty(), "{report:?}");
+        assert_eq!(report.merged.rows, rows as u64, "seed {seed}");
+        assert_eq!(partition.snapshot().cold.len(), 1);
+        let (rows_then, shredded) = shredded_rows(&fixture, &partition).await;
+        assert_eq!(rows_then, rows);
+        all_rows += rows;
+        all_shredded += shredded;
+        let key = (topic("t"), partition.topic_id().0, partition.id());
+        assert_eq!(check_cold(&setup.cold_dir(), &[key]).await, []);
+        drop((partition, fixture));
+
+        let fixture = setup.open().await;
+        let again = replay(&fixture.partition(), Offset::ZERO).await;
+        assert!(again == all, "seed {seed}");
+    }
+    assert!(
+        all_shredded * 4 > all_rows,
+        "{all_shredded} of {all_rows} rows were shredded"
+    );
+}
+
+/// What would have to be rendered to stand as it is stays in its files.
+#[tokio::test]
+async fn shredded_files_are_left_alone_where_payloads_are_not_shredded_any_more() {
     let mut setup = shredding_setup();
     setup.merge_bytes = 4 << 20;
     for shred_json in [true, true, false, false] {
@@ -206,6 +259,21 @@ async fn shredded_files_are_left_alone_by_merging() {
     assert_eq!(shredded, [true, true, false]);
     assert!(replay(&partition, Offset::ZERO).await == all);
     assert_eq!(shredded_rows(&fixture, &partition).await, (1200, 600));
+}
+
+/// A topic's own setting goes before the server's, for what is written from then on.
+#[tokio::test]
+async fn a_topic_may_say_whether_its_payloads_are_shredded() {
+    let fixture = shredding_setup().open().await;
+    let partition = fixture.partition();
+    for shred_json in [None, Some(false), Some(true)] {
+        fixture.configure(|config| config.shred_json = shred_json);
+        append_payloads(&partition, (0..300).map(|at| format!("{{\"a\":{at}}}"))).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    }
+    let cold = partition.snapshot().cold;
+    let shredded: Vec<_> = cold.iter().map(|file| file.shredded.is_some()).collect();
+    assert_eq!(shredded, [true, false, true]);
 }
 
 /// A manifest and a footer that name different columns: nothing is rendered from them.

@@ -138,7 +138,7 @@ impl Wait {
         request: &FetchRequest,
     ) -> Result<Self, Refusal> {
         let limit = Duration::from_millis(u64::from(request.max_wait_ms));
-        let deletions = shared.deletions.subscribe();
+        let deletions = shared.topics.deletions().subscribe();
         shared.still_there(partition)?;
         Ok(Self {
             high_watermark: partition.subscribe(),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use basalt_columnar::{TierBounds, TieredPartition};
-use basalt_log::{Durability, Topic, TopicConfig};
+use basalt_log::{Durability, Topic};
 use basalt_proto::session::{
     AckLevel, CommittedResponse, ConfigPairs, CoolTopicResponse, EmptyResponse, GroupEntry,
     GroupsResponse, MetadataResponse, PartitionMetadata, ProduceRequest, ProduceResponse, Request,
@@ -18,6 +18,7 @@ use crate::commit;
 use crate::commit_wait::CommitWait;
 use crate::error::Refusal;
 use crate::shared::Shared;
+use crate::topics::detached;
 
 /// A produce request whose frames were checked and whose partition was found.
 #[derive(Debug)]
@@ -155,7 +156,7 @@ pub(super) fn answer<'a>(
             respond(
                 shared,
                 id,
-                create_topic(shared, topic, partitions, &config).await,
+                create_topic(shared, topic, partitions, config).await,
             )
         }
         .boxed(),
@@ -163,7 +164,7 @@ pub(super) fn answer<'a>(
             async move { respond(shared, id, delete_topic(shared, topic).await) }.boxed()
         }
         Request::AlterTopic { topic, config } => {
-            async move { respond(shared, id, alter_topic(shared, topic, &config).await) }.boxed()
+            async move { respond(shared, id, alter_topic(shared, topic, config).await) }.boxed()
         }
         Request::CoolTopic { topic, wait } => {
             async move { respond(shared, id, cool_topic(shared, topic, wait).await) }.boxed()
@@ -235,44 +236,26 @@ async fn create_topic(
     shared: &Shared,
     topic: TopicName,
     partitions: u32,
-    config: &ConfigPairs,
+    config: ConfigPairs,
 ) -> Result<EmptyResponse, Refusal> {
-    let config = changed(&shared.log.log().config().topic_defaults, config)?;
-    let log = Arc::clone(&shared.log);
-    blocking(move || log.create_topic(&topic, partitions, config).map(drop)).await??;
+    shared
+        .topics
+        .create(topic, Some(partitions), config)
+        .await?;
     Ok(EmptyResponse)
 }
 
 async fn alter_topic(
     shared: &Shared,
     topic: TopicName,
-    config: &ConfigPairs,
+    config: ConfigPairs,
 ) -> Result<EmptyResponse, Refusal> {
-    let config = changed(&shared.topic(&topic)?.config(), config)?;
-    let log = Arc::clone(&shared.log);
-    blocking(move || log.log().alter_topic(&topic, config).map(drop)).await??;
+    shared.topics.alter(topic, config).await?;
     Ok(EmptyResponse)
 }
 
-fn changed(config: &TopicConfig, pairs: &ConfigPairs) -> Result<TopicConfig, Refusal> {
-    let pairs = pairs
-        .iter()
-        .map(|(key, value)| (key.as_str(), value.as_str()));
-    let changed = config.clone().with_pairs(pairs);
-    changed.map_err(|error| Refusal::new(ErrorKind::InvalidConfig, error.to_string()))
-}
-
 async fn delete_topic(shared: &Shared, topic: TopicName) -> Result<EmptyResponse, Refusal> {
-    shared.topic(&topic)?;
-    let (log, deletions) = (Arc::clone(&shared.log), shared.deletions.clone());
-    detached(async move {
-        let deleted = log.delete_topic(&topic).await;
-        // Here, so that those who wait are told although the peer that asked is gone; and also after a failure: the
-        // topic may be gone although its files are not.
-        deletions.send_modify(|count| *count += 1);
-        deleted
-    })
-    .await??;
+    shared.topics.delete(topic).await?;
     Ok(EmptyResponse)
 }
 
@@ -290,47 +273,4 @@ async fn cool_topic(
         bytes_in: report.bytes_in,
         bytes_out: report.bytes_out,
     })
-}
-
-/// Runs what writes and syncs files on a thread that serves no sockets.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .map_err(|error| Refusal::new(ErrorKind::Internal, error.to_string()))
-}
-
-/// Runs what must not be cut in the middle when the peer goes away.
-async fn detached<T: Send + 'static>(
-    work: impl Future<Output = T> + Send + 'static,
-) -> Result<T, Refusal> {
-    tokio::spawn(work)
-        .await
-        .map_err(|error| Refusal::new(ErrorKind::Internal, error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use std::task::Poll;
-
-    use super::*;
-    use crate::tests::{patient, shared};
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn deletion_is_told_although_the_peer_that_asked_is_gone() {
-        let (_dir, shared) = shared(|_| {}).await;
-        let topic = TopicName::new("t").unwrap();
-        let (log, name) = (Arc::clone(&shared.log), topic.clone());
-        blocking(move || log.log().topic_or_create(&name).map(drop))
-            .await
-            .unwrap()
-            .unwrap();
-        let mut deletions = shared.deletions.subscribe();
-        {
-            let mut deleting = std::pin::pin!(delete_topic(&shared, topic));
-            assert!(matches!(futures::poll!(&mut deleting), Poll::Pending));
-        }
-        patient(deletions.changed()).await.unwrap();
-    }
 }

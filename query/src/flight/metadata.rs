@@ -14,6 +14,7 @@ use tonic::Status;
 
 use super::{sql_info, xdbc_types};
 use crate::catalog::{CATALOG, INFORMATION_SCHEMA, SYS_SCHEMA, TOPICS_SCHEMA};
+use crate::columns::TopicColumns;
 use crate::edge::plain_schema;
 use crate::parameters::Query;
 use crate::snapshot::topic_schema;
@@ -87,8 +88,15 @@ impl MetadataCommand for CommandGetTables {
         let include_schema = self.include_schema;
         let mut rows = self.into_builder();
         let plain = |schema: &Schema| plain_schema(schema).map_err(|error| error.status());
-        let columns = plain(&topic_schema())?;
+        let untyped = plain(&topic_schema())?;
         for topic in engine.log().log().topics() {
+            // One whose schema cannot be read is listed all the same; a query says why.
+            let columns = match engine.log().topic_schema(topic.name()) {
+                Ok(Some(typed)) if include_schema => {
+                    plain(TopicColumns::new(Some(typed)).schema())?
+                }
+                _ => Arc::clone(&untyped),
+            };
             rows.append(
                 CATALOG,
                 TOPICS_SCHEMA,

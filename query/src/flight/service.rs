@@ -91,6 +91,20 @@ impl FlightSqlServer {
         schema.map_err(|error| error.status())
     }
 
+    /// Runs a statement that changes topics. It has changed no rows.
+    async fn update(&self, query: Query) -> Result<i64, Status> {
+        let changes = self.engine.changes(&query);
+        if !changes.map_err(|error| error.status())? {
+            return Err(read_only());
+        }
+        let rows = self.engine.run(query).await;
+        let ended = rows
+            .map_err(|error| error.status())?
+            .try_collect::<Vec<_>>();
+        ended.await.map_err(|error| error.status())?;
+        Ok(0)
+    }
+
     async fn rows_of_metadata(&self, command: impl MetadataCommand) -> DoGetResponse {
         Ok(Response::new(encoded(command.rows(&self.engine).await?)))
     }
@@ -135,7 +149,7 @@ fn ipc_schema(schema: &Schema) -> Result<Bytes, Status> {
 
 fn read_only() -> Status {
     Status::invalid_argument(
-        "only statements that read are allowed: records are produced over the native protocol",
+        "only statements that read, CREATE TABLE, ALTER TABLE and DROP TABLE are allowed: records are produced over the native protocol",
     )
 }
 
@@ -235,10 +249,10 @@ impl FlightSqlService for FlightSqlServer {
 
     async fn do_put_statement_update(
         &self,
-        _command: CommandStatementUpdate,
+        command: CommandStatementUpdate,
         _request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        Err(read_only())
+        self.update(Query::plain(&command.query)).await
     }
 
     async fn do_put_statement_ingest(
@@ -251,10 +265,11 @@ impl FlightSqlService for FlightSqlServer {
 
     async fn do_put_prepared_statement_update(
         &self,
-        _command: CommandPreparedStatementUpdate,
+        command: CommandPreparedStatementUpdate,
         _request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        Err(read_only())
+        self.update(ticket::decode(&command.prepared_statement_handle)?)
+            .await
     }
 
     async fn do_action_fallback(

@@ -26,7 +26,7 @@ pub(super) fn schema() -> SchemaRef {
 pub(super) fn rows(engine: &QueryEngine) -> Result<SqlInfoData> {
     let mut info = SqlInfoDataBuilder::new();
     server(&mut info, engine);
-    names(&mut info);
+    names(&mut info, engine);
     functions(&mut info);
     language(&mut info);
     limits(&mut info);
@@ -39,7 +39,7 @@ fn server(info: &mut SqlInfoDataBuilder, engine: &QueryEngine) {
     info.append(SqlInfo::FlightSqlServerName, "Basalt");
     info.append(SqlInfo::FlightSqlServerVersion, env!("CARGO_PKG_VERSION"));
     info.append(SqlInfo::FlightSqlServerArrowVersion, ARROW_FORMAT);
-    info.append(SqlInfo::FlightSqlServerReadOnly, true);
+    info.append(SqlInfo::FlightSqlServerReadOnly, !engine.allows_changes());
     info.append(SqlInfo::FlightSqlServerSql, true);
     info.append(SqlInfo::FlightSqlServerSubstrait, false);
     // Drivers read this one as an int32.
@@ -55,10 +55,10 @@ fn server(info: &mut SqlInfoDataBuilder, engine: &QueryEngine) {
     info.append(SqlInfo::FlightSqlServerTransactionTimeout, 0_i32);
 }
 
-fn names(info: &mut SqlInfoDataBuilder) {
+fn names(info: &mut SqlInfoDataBuilder, engine: &QueryEngine) {
     info.append(SqlInfo::SqlDdlCatalog, false);
     info.append(SqlInfo::SqlDdlSchema, false);
-    info.append(SqlInfo::SqlDdlTable, false);
+    info.append(SqlInfo::SqlDdlTable, engine.allows_changes());
     info.append(
         SqlInfo::SqlIdentifierCase,
         SqlSupportedCaseSensitivity::SqlCaseSensitivityLowercase as i32,

@@ -5,24 +5,44 @@ use std::sync::Arc;
 use arrow::datatypes::{DataType, FieldRef};
 use datafusion::error::Result;
 use datafusion::logical_expr::{
-    ColumnarValue, Documentation, ReturnFieldArgs, ScalarFunctionArgs, ScalarUDF, ScalarUDFImpl,
-    Signature,
+    ColumnarValue, Documentation, ExpressionPlacement, ReturnFieldArgs, ScalarFunctionArgs,
+    ScalarUDF, ScalarUDFImpl, Signature,
 };
 
 use super::text::{text_type, text_value};
 
 /// A function of `datafusion-functions-json` whose first argument may be bytes.
 ///
-/// It stays where the query put it (`placement` is the default): the crate would have its functions computed at the
-/// scan, below any filter, and parsing the payload of rows that a filter on `_offset` drops costs more than it saves.
+/// With a literal path it is computed at the scan, where cold files have columns for it. What a filter drops is parsed for nothing
+/// then, unless it is dropped before: so the hot half of a scan takes filters ([`crate::hot_scan`]).
 #[derive(Debug, PartialEq, Eq, Hash)]
-pub(super) struct JsonFunction {
+pub(crate) struct JsonFunction {
     text: Arc<ScalarUDF>,
 }
+
+/// Functions whose result is that of the value at their path, and of nothing else in the document.
+const OF_A_PATH: [&str; 11] = [
+    "json_as_text",
+    "json_contains",
+    "json_get",
+    "json_get_array",
+    "json_get_bool",
+    "json_get_float",
+    "json_get_int",
+    "json_get_json",
+    "json_get_str",
+    "json_length",
+    "json_object_keys",
+];
 
 impl JsonFunction {
     pub(super) fn wrap(text: Arc<ScalarUDF>) -> Arc<ScalarUDF> {
         Arc::new(ScalarUDF::new_from_impl(Self { text }))
+    }
+
+    /// Whether its result for a document and a path is that for the value at this path and none.
+    pub(crate) fn is_of_a_path(&self) -> bool {
+        OF_A_PATH.contains(&self.text.name())
     }
 }
 
@@ -64,6 +84,21 @@ impl ScalarUDFImpl for JsonFunction {
         }
         args.arg_fields = text_fields(&args.arg_fields);
         self.text.invoke_with_args(args)
+    }
+
+    fn placement(&self, args: &[ExpressionPlacement]) -> ExpressionPlacement {
+        match args {
+            [ExpressionPlacement::Column, path @ ..]
+                if !path.is_empty()
+                    && self.is_of_a_path()
+                    && path
+                        .iter()
+                        .all(|step| *step == ExpressionPlacement::Literal) =>
+            {
+                ExpressionPlacement::MoveTowardsLeafNodes
+            }
+            _ => ExpressionPlacement::KeepInPlace,
+        }
     }
 
     fn documentation(&self) -> Option<&Documentation> {

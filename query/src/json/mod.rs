@@ -20,7 +20,7 @@ use datafusion::execution::FunctionRegistry;
 use datafusion::logical_expr::ScalarUDF;
 use datafusion_functions_json::udfs;
 
-use function::JsonFunction;
+pub(crate) use function::JsonFunction;
 
 /// The wrapped functions that operators and rewrites plan.
 #[derive(Debug, Clone)]

@@ -133,13 +133,14 @@ impl SysTableKind {
 }
 
 /// The topic settings shown, by the names they are set with; NULL where the server's default holds.
-const SETTINGS: [&str; 6] = [
+const SETTINGS: [&str; 7] = [
     "durability",
     "segment_bytes",
     "retention_bytes",
     "retention_age_ms",
     "hot_bytes",
     "hot_age_ms",
+    "shred_json",
 ];
 
 /// One of the tables, as one query sees it.

@@ -2,13 +2,16 @@
 #![allow(clippy::unwrap_used)]
 
 mod boundary;
+mod ddl;
 mod engine;
 mod flight;
 mod prepared;
 mod pruning;
+mod shredded;
 mod statements;
 mod sys_tables;
 mod tiers;
+mod typed;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,12 +54,20 @@ impl Fixture {
     }
 
     async fn with_config(config: QueryConfig) -> Self {
+        Self::with_configs(config, |cold| cold).await
+    }
+
+    /// With the settings of the cold tier that `cold` makes of the default ones.
+    async fn with_configs(
+        config: QueryConfig,
+        cold: impl FnOnce(ColdConfig) -> ColdConfig,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
         let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();
         let store = ColdStore::local(folder.path().join("cold")).unwrap();
-        let cold = ColdConfig::new(folder.path().join("cache"));
+        let cold = cold(ColdConfig::new(folder.path().join("cache")));
         let tiered = TieredLog::open(log, store, cold).await.unwrap();
         let engine = QueryEngine::new(Arc::clone(&tiered), config).unwrap();
         Self {

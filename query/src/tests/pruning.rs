@@ -9,7 +9,7 @@ use super::Fixture;
 use crate::parameters::Query;
 
 /// Runs `sql` and adds up a metric over its plan.
-async fn metrics(fixture: &Fixture, sql: &str, names: &[&str]) -> (usize, Vec<usize>) {
+pub(super) async fn metrics(fixture: &Fixture, sql: &str, names: &[&str]) -> (usize, Vec<usize>) {
     let mut planned = fixture
         .engine
         .planner()

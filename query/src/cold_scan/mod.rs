@@ -1,4 +1,10 @@
-//! The cold side of a scan: Parquet files, read by DataFusion's own source with all its pruning.
+//! The cold side of a scan: Parquet files, read by DataFusion's own source with all its pruning, and the table's columns out of
+//! those that they store ([`columns`]).
+
+mod columns;
+mod path;
+mod payload;
+mod shredded;
 
 use std::sync::Arc;
 
@@ -16,6 +22,7 @@ use object_store::ObjectMeta;
 use crate::prune::RowRange;
 use crate::snapshot::topic_schema;
 use crate::topic_table::{Chosen, ScanRequest};
+use columns::TableColumns;
 
 /// Under this name the runtime knows the store of cold files.
 pub(crate) fn store_url() -> Result<ObjectStoreUrl> {
@@ -90,6 +97,7 @@ pub(crate) fn plan(
         .with_file_groups(groups)
         .with_projection_indices(Some(projection.to_vec()))?
         .with_limit(limit)
+        .with_expr_adapter(Some(Arc::new(TableColumns)))
         .build();
     Ok(DataSourceExec::from_data_source(config))
 }

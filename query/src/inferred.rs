@@ -1,0 +1,137 @@
+//! The fields of shredded payloads as columns of a topic's table.
+//!
+//! Cold files differ in the fields that became columns, and hot records have none, but a table has one schema, and `SELECT *` should
+//! not change with each file that is cooled. So a topic's table has the columns of its payloads that the statement *names*:
+//! `SELECT "payload.carrier" FROM flights`. They are the table's own columns and expressions over `_payload`, and nothing else: what
+//! [`crate::cold_scan`] does for JSON functions holds for them, and hot rows have them too.
+//!
+//! Which there are is said by the manifests of the topic's files, without opening one. A column has the narrowest type that all of its
+//! files' forms share: BOOLEAN, BIGINT, DOUBLE, else text. A value that is of another type is NULL (text has a text for all).
+
+use std::sync::Arc;
+
+use basalt_columnar::PartitionSnapshot;
+use basalt_columnar::shred::{Form, ShreddedColumn};
+use datafusion::catalog::TableProvider;
+use datafusion::catalog::view::ViewTable;
+use datafusion::common::Column;
+use datafusion::datasource::provider_as_source;
+use datafusion::error::Result;
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use datafusion::prelude::{ident, lit};
+
+use crate::json::FieldFunctions;
+use crate::snapshot::topic_schema;
+
+/// What the names of these columns begin with.
+pub(crate) const PREFIX: &str = "payload.";
+
+/// A column of payloads, as all files of a topic have it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Inferred {
+    name: String,
+    path: Vec<String>,
+    kind: Kind,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Bool,
+    Int,
+    Float,
+    Text,
+}
+
+impl Kind {
+    const fn of(form: Form) -> Self {
+        match form {
+            Form::Bool => Self::Bool,
+            Form::Int => Self::Int,
+            Form::Double | Form::DoubleShort | Form::Decimal(_) => Self::Float,
+            // Whole numbers beyond BIGINT are no DOUBLE without a loss.
+            _ => Self::Text,
+        }
+    }
+
+    const fn or(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Bool, Self::Bool) => Self::Bool,
+            (Self::Int, Self::Int) => Self::Int,
+            (Self::Int | Self::Float, Self::Int | Self::Float) => Self::Float,
+            _ => Self::Text,
+        }
+    }
+}
+
+/// `table` with those columns of `names` that the topic's files have.
+///
+/// # Errors
+/// What DataFusion refuses to plan.
+pub(crate) fn with_columns(
+    table: Arc<dyn TableProvider>,
+    topic: &str,
+    snapshots: &[PartitionSnapshot],
+    names: &[String],
+    functions: &FieldFunctions,
+) -> Result<Arc<dyn TableProvider>> {
+    let columns = named(snapshots, names);
+    if columns.is_empty() {
+        return Ok(table);
+    }
+    let own = table.schema();
+    let own = own.fields().iter().map(|field| ident(field.name()));
+    let inferred = columns.iter().map(|column| column.expr(functions));
+    let plan = LogicalPlanBuilder::scan(
+        datafusion::common::TableReference::bare(topic),
+        provider_as_source(Arc::clone(&table)),
+        None,
+    )?
+    .project(own.chain(inferred).collect::<Vec<_>>())?
+    .build()?;
+    Ok(Arc::new(ViewTable::new(plan, None)))
+}
+
+/// The columns of these names, in the order of the names. A name that is that of different fields in different files is none's.
+fn named(snapshots: &[PartitionSnapshot], names: &[String]) -> Vec<Inferred> {
+    let files = snapshots.iter().flat_map(|snapshot| &snapshot.cold);
+    let columns: Vec<&ShreddedColumn> = files
+        .filter_map(|file| file.shredded.as_deref())
+        .flatten()
+        .collect();
+    let of_name = |name: &String| {
+        let mut same = columns.iter().filter(|column| column.name == *name);
+        let first = same.next()?;
+        let mut kind = Kind::of(first.form);
+        for column in same {
+            if column.path != first.path {
+                return None;
+            }
+            kind = kind.or(Kind::of(column.form));
+        }
+        Some(Inferred {
+            name: name.clone(),
+            path: first.path.clone(),
+            kind,
+        })
+    };
+    names.iter().filter_map(of_name).collect()
+}
+
+impl Inferred {
+    fn expr(&self, functions: &FieldFunctions) -> Expr {
+        let function = match self.kind {
+            Kind::Bool => &functions.get_bool,
+            Kind::Int => &functions.get_int,
+            Kind::Float => &functions.get_float,
+            Kind::Text => &functions.as_text,
+        };
+        let payload = Expr::Column(Column::from_name(topic_schema().field(PAYLOAD).name()));
+        let path = self.path.iter().map(|key| lit(key.as_str()));
+        function
+            .call(std::iter::once(payload).chain(path).collect())
+            .alias(&self.name)
+    }
+}
+
+/// Where the payload stands in a topic's table.
+const PAYLOAD: usize = 5;

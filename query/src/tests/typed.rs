@@ -1,0 +1,282 @@
+//! Tables of typed topics: the same rows hot, cold and half and half.
+
+use basalt_log::TopicConfig;
+use basalt_proto::Frame;
+use basalt_proto::batch::{BatchFields, BatchWriter, Compression, RecordToWrite};
+
+use super::{Fixture, TIERS, Tier, name};
+
+const ORDERS: &str = r#"{"format":"json","columns":[
+    {"name":"id","type":"int64"},
+    {"name":"price","type":"decimal(10, 2)"},
+    {"name":"at","type":"timestamp(ms)"},
+    {"name":"city","type":"string","path":"address.city"},
+    {"name":"tags","type":"list<string>"}
+]}"#;
+
+impl Fixture {
+    /// Gives `topic` this schema.
+    fn set_schema(&self, topic: &str, text: &str) {
+        self.tiered
+            .alter_topic(&name(topic), |config| {
+                Ok::<_, basalt_log::TopicError>(TopicConfig {
+                    schema: Some(text.into()),
+                    ..config.clone()
+                })
+            })
+            .unwrap();
+    }
+}
+
+fn frames<'a>(payloads: &'a [&'a [u8]]) -> Vec<Frame<'a>> {
+    payloads
+        .iter()
+        .map(|payload| Frame::record(1_000, b"k", payload))
+        .collect()
+}
+
+#[tokio::test]
+async fn bad_records_in_the_middle_are_whole_rows_in_every_tier() {
+    let payloads: [&[u8]; 8] = [
+        br#"{"id":1,"price":"1.50","at":"2024-05-06T07:08:09.5Z","address":{"city":"Rom"},"tags":["a",null]}"#,
+        br#"{"id":2,"price":2.25}"#,
+        b"not json",
+        br#"{"id":"three","price":3}"#,
+        b"\xff\xfe",
+        br#"{"id":4,"price":4.123,"tags":["x"]}"#,
+        b"",
+        br#"{"id":5,"price":5,"at":1000,"tags":[]}"#,
+    ];
+    for tier in TIERS {
+        let fixture = Fixture::new().await;
+        fixture.create("t", 1, 1 << 20).await;
+        fixture.set_schema("t", ORDERS);
+        fixture.place("t", tier, &frames(&payloads)).await;
+        let ask = async |sql: &str| fixture.rows(sql).await;
+        assert_eq!(
+            ask("SELECT _offset, id, price, at, city, tags, _error FROM t ORDER BY _offset").await,
+            [
+                "0|1|1.50|2024-05-06T07:08:09.500Z|Rom|[a, ]|",
+                "1|2|2.25||||",
+                "2||||||not JSON: expected ident at line 1 column 2",
+                "3||||||id: \"three\" is no int64",
+                "4||||||not UTF-8 at byte 0",
+                "5||||||price: 4.123 is no decimal(10, 2)",
+                "6||||||the payload is empty",
+                "7|5|5.00|1970-01-01T00:00:01Z||[]|",
+            ],
+            "{tier:?}"
+        );
+        assert_eq!(
+            ask("SELECT count(*), count(id), sum(price), count(_error) FROM t").await,
+            ["8|3|8.75|5"],
+            "{tier:?}"
+        );
+        assert_eq!(
+            ask("SELECT _offset, length(_payload) FROM t WHERE _error LIKE 'id:%'").await,
+            ["3|24"],
+            "a record that does not fit keeps its payload"
+        );
+        assert_eq!(
+            ask("SELECT city, id FROM t WHERE id BETWEEN 1 AND 4 AND _offset < 7 ORDER BY id")
+                .await,
+            ["Rom|1", "|2"],
+            "{tier:?}"
+        );
+        assert_eq!(
+            ask("SELECT id FROM t ORDER BY id DESC LIMIT 2").await.len(),
+            2
+        );
+        assert_eq!(
+            ask("SELECT column_name, data_type FROM information_schema.columns WHERE table_name = 't' AND ordinal_position > 6 AND column_name IN ('id', 'at', '_error') ORDER BY ordinal_position").await.len(),
+            3
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_query_that_names_no_declared_column_computes_none() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 1, 1 << 20).await;
+    fixture.set_schema("t", ORDERS);
+    fixture
+        .place("t", Tier::Half, &frames(&[b"{}", b"{}", b"{}", b"{}"]))
+        .await;
+    let plan = async |sql: &str| fixture.rows(&format!("EXPLAIN {sql}")).await.concat();
+    for sql in [
+        "SELECT count(*) FROM t",
+        "SELECT _offset, _key FROM t WHERE _offset > 1",
+        "SELECT _payload->>'id' FROM t",
+    ] {
+        assert!(!plan(sql).await.contains("TypedExec"), "{sql}");
+    }
+    let typed = plan("SELECT id FROM t WHERE _offset > 1").await;
+    assert!(typed.contains("TypedExec"), "{typed}");
+}
+
+#[tokio::test]
+async fn a_later_schema_is_that_of_older_records_too() {
+    for tier in TIERS {
+        let fixture = Fixture::new().await;
+        fixture.create("t", 1, 1 << 20).await;
+        let payloads: [&[u8]; 4] = [
+            br#"{"a":1,"b":"x"}"#,
+            br#"{"a":2}"#,
+            br#"{"a":3,"b":"7"}"#,
+            br#"{"a":4,"b":8}"#,
+        ];
+        fixture.place("t", tier, &frames(&payloads)).await;
+        let all = "SELECT * FROM t";
+        let columns = async || {
+            fixture
+                .engine
+                .query(all)
+                .await
+                .unwrap()
+                .schema()
+                .fields()
+                .len()
+        };
+        assert_eq!(columns().await, 7);
+        let with = |columns: &str| format!(r#"{{"format":"json","columns":[{columns}]}}"#);
+        fixture.set_schema("t", &with(r#"{"name":"a","type":"int32"}"#));
+        assert_eq!(columns().await, 9);
+        let ask = async |sql: &str| fixture.rows(sql).await;
+        assert_eq!(
+            ask("SELECT sum(a), count(_error) FROM t").await,
+            ["10|0"],
+            "{tier:?}"
+        );
+        // One more column: records that have none of it have NULL.
+        fixture.set_schema(
+            "t",
+            &with(r#"{"name":"a","type":"int32"},{"name":"b","type":"string"}"#),
+        );
+        assert_eq!(
+            ask("SELECT a, b, _error FROM t ORDER BY _offset").await,
+            ["1|x|", "2||", "3|7|", "||b: 8 is no string"],
+            "{tier:?}"
+        );
+        // Another type, another path: what does not fit says why.
+        fixture.set_schema("t", &with(r#"{"name":"a","type":"int8","path":"b"}"#));
+        assert_eq!(
+            ask("SELECT a, _error FROM t ORDER BY _offset").await,
+            ["|a: \"x\" is no int8", "|", "|a: \"7\" is no int8", "8|"],
+            "{tier:?}"
+        );
+        fixture.set_schema("t", r#"{"format":"raw"}"#);
+        assert_eq!(columns().await, 7);
+    }
+}
+
+#[tokio::test]
+async fn a_frame_of_lines_is_a_row_a_line() {
+    let schema = r#"{"format":"ndjson","columns":[{"name":"n","type":"int64"}]}"#;
+    let many: String = (0..2_000).map(|n| format!("{{\"n\":{n}}}\n")).collect();
+    let frame = |payload: &'static [u8], count| {
+        let mut frame = Frame::record(5, b"key", payload);
+        frame.header.record_count = count;
+        frame
+    };
+    for tier in TIERS {
+        let fixture = Fixture::new().await;
+        fixture.create("t", 1, 1 << 20).await;
+        fixture.set_schema("t", schema);
+        let mut long = Frame::record(6, b"", many.as_bytes());
+        long.header.record_count = 2_000;
+        let frames = [
+            frame(b"{\"n\":1}\n{\"n\":\"two\"}\r\n{\"n\":3}\n", 3),
+            frame(b"{\"n\":4}\n", 1),
+            frame(b"{\"n\":5}\n{\"n\":6}", 3),
+            long,
+        ];
+        fixture.place("t", tier, &frames).await;
+        let ask = async |sql: &str| fixture.rows(sql).await;
+        assert_eq!(
+            ask("SELECT _offset, n, _record_count, _key, _error FROM t WHERE _offset < 8 ORDER BY _offset").await,
+            [
+                "0|1|1|6b6579|",
+                "1||1|6b6579|n: \"two\" is no int64",
+                "2|3|1|6b6579|",
+                "3|4|1|6b6579|",
+                "4||3|6b6579|2 lines for 3 records",
+                "7|0|1||",
+            ],
+            "{tier:?}"
+        );
+        assert_eq!(
+            ask("SELECT _payload FROM t WHERE _offset = 1").await,
+            [hex(b"{\"n\":\"two\"}")],
+            "{tier:?}"
+        );
+        // The offset is none that stands in a file or a block.
+        assert_eq!(
+            ask("SELECT n FROM t WHERE _offset = 1507").await,
+            ["1500"],
+            "{tier:?}"
+        );
+        assert_eq!(
+            ask("SELECT count(*), sum(n), min(_offset), max(_offset) FROM t WHERE _offset >= 7")
+                .await,
+            ["2000|1999000|7|2006"],
+            "{tier:?}"
+        );
+        assert_eq!(ask("SELECT count(*) FROM t").await, ["2005"], "{tier:?}");
+        assert_eq!(ask("SELECT n FROM t LIMIT 4").await.len(), 4);
+        assert_eq!(
+            ask("SELECT _offset FROM t ORDER BY _offset DESC LIMIT 1").await,
+            ["2006"]
+        );
+    }
+}
+
+#[tokio::test]
+async fn records_of_batches_are_rows_and_tombstones_have_no_error() {
+    let schema = r#"{"format":"json","columns":[{"name":"n","type":"int64"}]}"#;
+    let mut writer = BatchWriter::new(BatchFields::compressed(Compression::Zstd)).unwrap();
+    for value in [Some(&b"{\"n\":1}"[..]), None, Some(b"[")] {
+        let record = RecordToWrite {
+            timestamp_ms: 1,
+            key: Some(b"k"),
+            value,
+            headers: &[],
+        };
+        writer.push(&record).unwrap();
+    }
+    let mut batch = Vec::new();
+    writer.finish(&mut batch).unwrap();
+    for tier in [Tier::Hot, Tier::Cold] {
+        let fixture = Fixture::new().await;
+        fixture.create("t", 1, 1 << 20).await;
+        fixture.set_schema("t", schema);
+        fixture
+            .place("t", tier, &[Frame::batch(1, &batch, 3)])
+            .await;
+        let rows = fixture
+            .rows("SELECT _offset, n, _payload IS NULL, _error IS NULL FROM t ORDER BY _offset")
+            .await;
+        assert_eq!(
+            rows,
+            ["0|1|false|true", "1||true|true", "2||false|false"],
+            "{tier:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn pub_typed_one_query_sees_one_schema() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 1, 1 << 20).await;
+    fixture.set_schema("t", ORDERS);
+    fixture
+        .place("t", Tier::Half, &frames(&[br#"{"id":1}"#, br#"{"id":2}"#]))
+        .await;
+    let joined = "SELECT a.id FROM t a JOIN t b ON a.id = b.id + 1 AND a._error IS NULL";
+    assert_eq!(fixture.rows(joined).await, ["2"]);
+    let error = fixture.error("SELECT nothing FROM t").await;
+    assert!(error.to_string().contains("nothing"), "{error}");
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
