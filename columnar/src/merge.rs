@@ -43,6 +43,7 @@ use crate::cool::{Outcome, blocking, ended_early};
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::hydrate::{check_frames, has_keys, read_chunk, verify_bytes, verify_footer};
+use crate::litter::Unwanted;
 use crate::maintenance::MaintenanceReport;
 use crate::manifest::Manifest;
 use crate::partition::TieredPartition;
@@ -118,7 +119,9 @@ impl TieredPartition {
                 Ok(Some(merged)) => report.merged.add(merged),
                 Ok(None) => break,
                 Err(error) => {
-                    self.rest_from_merging();
+                    if !self.shared.note_failure(&error) {
+                        self.rest_from_merging();
+                    }
                     return Err(error);
                 }
             }
@@ -147,9 +150,9 @@ impl TieredPartition {
         if let Err(error) = &written {
             self.set_apart(&inputs, error);
         }
-        let file = written?;
+        let (file, unwanted) = written?;
         let _work = self.work.lock().await;
-        if !self.replace(&inputs, &file).await? {
+        if !self.replace(&inputs, &file, unwanted).await? {
             return Ok(None);
         }
         let report = MergeReport {
@@ -206,8 +209,11 @@ impl TieredPartition {
         }
     }
 
-    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted.
-    async fn write_merged(&self, inputs: &[Arc<ColdFile>]) -> Result<Arc<ColdFile>, CoolError> {
+    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted, as is the object unless it is kept.
+    async fn write_merged(
+        &self,
+        inputs: &[Arc<ColdFile>],
+    ) -> Result<(Arc<ColdFile>, Unwanted), CoolError> {
         let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else {
             return Err(CoolError::Closed);
         };
@@ -219,13 +225,14 @@ impl TieredPartition {
             .map_err(|_| CoolError::Closed)?;
         let name = paths::object_name(first.base_offset, last.end_offset, &nonce());
         let path = self.key.prefix().join(name.as_str());
-        let written = self.copy_and_prove(inputs, &path).await;
-        match &written {
-            Err(CoolError::Stopped(_)) | Ok(_) => {}
-            // Nobody knows of the object yet. If it cannot be deleted, the next start does it.
-            Err(_) => drop(self.shared.store.delete(&path).await),
+        let unwanted = self.shared.litter.unwanted(&path);
+        match self.copy_and_prove(inputs, &path).await {
+            Ok(file) => Ok((file, unwanted)),
+            Err(error) => {
+                self.shared.give_up(unwanted, &error).await;
+                Err(error)
+            }
         }
-        written
     }
 
     async fn copy_and_prove(
@@ -302,7 +309,14 @@ impl TieredPartition {
             copied = Some(copying.await.map_err(|error| ended_early(&error))??);
             Ok::<(), CoolError>(())
         };
-        sink::upload(&self.shared.store, path, parts_out, whole).await??;
+        sink::upload(
+            &self.shared.store,
+            &self.shared.litter,
+            path,
+            parts_out,
+            whole,
+        )
+        .await??;
         copied.ok_or(CoolError::Closed)
     }
 
@@ -311,21 +325,21 @@ impl TieredPartition {
         &self,
         inputs: &[Arc<ColdFile>],
         file: &Arc<ColdFile>,
+        unwanted: Unwanted,
     ) -> Result<bool, CoolError> {
         let next = match self.prove_and_plan(inputs, file).await {
             Ok(Some(next)) => next,
             Ok(None) => {
                 // Retention took some of them meanwhile.
-                self.shared.store.delete(&file.path).await?;
+                self.shared.discard(unwanted).await;
                 return Ok(false);
             }
             Err(error) => {
-                if !matches!(error, CoolError::Stopped(_)) {
-                    drop(self.shared.store.delete(&file.path).await);
-                }
+                self.shared.give_up(unwanted, &error).await;
                 return Err(error);
             }
         };
+        unwanted.keep();
         match self.commit(next).await {
             Ok(Outcome::New) => Ok(true),
             Ok(Outcome::Earlier) => {

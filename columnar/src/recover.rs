@@ -19,11 +19,17 @@ use crate::paths::{self, Found};
 use crate::shared::Shared;
 use crate::store::{ColdStore, StoreError};
 
-/// What a listing of a topic's folder shows.
+/// What one listing of the whole store shows, by topic.
+#[derive(Debug, Default)]
+pub(crate) struct StoreListing(BTreeMap<(TopicName, u64), TopicListing>);
+
+/// What is in a topic's folder.
 #[derive(Debug, Default)]
 pub(crate) struct TopicListing {
     partitions: BTreeMap<PartitionId, PartitionListing>,
     leftovers: Vec<Path>,
+    /// Whether its deletion was begun.
+    pub(crate) has_tombstone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -32,37 +38,52 @@ struct PartitionListing {
     objects: Vec<Path>,
 }
 
-impl TopicListing {
-    pub(crate) async fn read(
-        store: &ColdStore,
-        topic: &TopicName,
-        topic_id: u64,
-    ) -> Result<Self, StoreError> {
-        let prefix = paths::topic_prefix(topic, topic_id);
+impl StoreListing {
+    /// One walk over everything: a request for a thousand objects, instead of some for each topic.
+    pub(crate) async fn read(store: &ColdStore) -> Result<Self, StoreError> {
         let mut listing = Self::default();
-        for path in store.list(&prefix).await? {
-            match paths::classify(&prefix, &path) {
-                Found::Object { partition, .. } => {
-                    listing
-                        .partitions
-                        .entry(partition)
-                        .or_default()
-                        .objects
-                        .push(path);
-                }
-                Found::Manifest { partition, version } => {
-                    listing
-                        .partitions
-                        .entry(partition)
-                        .or_default()
-                        .versions
-                        .push(version);
-                }
-                Found::Leftover => listing.leftovers.push(path),
-                Found::Tombstone | Found::Foreign => {}
+        for path in store.list(&Path::default()).await? {
+            let Some((topic, topic_id)) = paths::topic_of(&path) else {
+                continue;
+            };
+            let prefix = paths::topic_prefix(&topic, topic_id);
+            let found = paths::classify(&prefix, &path);
+            if found != Found::Foreign {
+                let topic = listing.0.entry((topic, topic_id)).or_default();
+                topic.add(found, path);
             }
         }
         Ok(listing)
+    }
+
+    /// The topics that have objects.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = (&TopicName, u64, &TopicListing)> {
+        let topics = self.0.iter();
+        topics.map(|((topic, topic_id), listing)| (topic, *topic_id, listing))
+    }
+
+    /// What there is of a topic.
+    pub(crate) fn take(&mut self, topic: &TopicName, topic_id: u64) -> TopicListing {
+        let key = (topic.clone(), topic_id);
+        self.0.remove(&key).unwrap_or_default()
+    }
+}
+
+impl TopicListing {
+    fn add(&mut self, found: Found, path: Path) {
+        match found {
+            Found::Object { partition, .. } => {
+                let partition = self.partitions.entry(partition).or_default();
+                partition.objects.push(path);
+            }
+            Found::Manifest { partition, version } => {
+                let partition = self.partitions.entry(partition).or_default();
+                partition.versions.push(version);
+            }
+            Found::Leftover => self.leftovers.push(path),
+            Found::Tombstone => self.has_tombstone = true,
+            Found::Foreign => {}
+        }
     }
 
     /// The partitions that have objects or manifests.
@@ -79,11 +100,12 @@ impl TopicListing {
     }
 }
 
-/// Opens a partition as its newest manifest describes it.
+/// Opens a partition as its newest manifest describes it, which is then written anew if the data folder may have a twin (COL-32).
 pub(crate) async fn open_partition(
     hot: &Arc<Partition>,
     shared: &Arc<Shared>,
     listing: &TopicListing,
+    may_have_twin: bool,
 ) -> Result<Arc<TieredPartition>, TierError> {
     let nothing = PartitionListing::default();
     let found = listing.partitions.get(&hot.id()).unwrap_or(&nothing);
@@ -119,6 +141,9 @@ pub(crate) async fn open_partition(
         });
     }
     let partition = TieredPartition::new(Arc::clone(hot), Arc::clone(shared), manifest);
+    if may_have_twin {
+        partition.shut_out_twin().await.map_err(failed)?;
+    }
     // What a full disk does not let be tidied up is tidied up later: no reader sees any of it.
     match partition.unless_full(tidy(&partition, found).await) {
         Ok(()) => Ok(partition),

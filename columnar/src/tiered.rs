@@ -2,28 +2,36 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError};
 use basalt_proto::{Offset, PartitionId, TopicName};
+use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
 use crate::cache::ChunkCache;
 use crate::config::ColdConfig;
-use crate::cool::{CoolReport, CoolWhat, blocking};
+use crate::cool::{CoolReport, blocking};
 use crate::delete::{self, DeletedTopic};
 use crate::error::{CoolError, DeleteError, ShutdownError, TierError};
 use crate::maintenance::{self, MaintenanceReport};
 use crate::manifest::Manifest;
+use crate::owner::Owner;
+use crate::pace::Turns;
 use crate::partition::{TierBounds, TieredPartition};
-use crate::recover::{TopicListing, open_partition};
+use crate::recover::{StoreListing, open_partition};
 use crate::shared::Shared;
 use crate::steps::{NoSteps, Steps};
 use crate::store::ColdStore;
 
 /// Threads that drive the cold tier's waiting.
 const WORKERS: usize = 1;
+/// How long a shutdown waits for a store to delete what stopped uploads have left.
+const LAST_SWEEP: Duration = Duration::from_secs(5);
+/// Partitions whose manifests are read at the same time.
+const OPENINGS: usize = 16;
 /// Threads that may block: far more than [`crate::shared`] lets run at the same time, since those wait for others to read files.
 const BLOCKING_THREADS: usize = 32;
 
@@ -39,9 +47,13 @@ pub struct TieredLog {
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) shared: Arc<Shared>,
-    partitions: RwLock<HashMap<(u64, PartitionId), Arc<TieredPartition>>>,
+    partitions: RwLock<Partitions>,
     pub(crate) deleted: Mutex<Vec<DeletedTopic>>,
+    pub(crate) turns: Mutex<Turns>,
 }
+
+/// By topic id and number.
+type Partitions = HashMap<(u64, PartitionId), Arc<TieredPartition>>;
 
 impl TieredLog {
     /// Opens the cold part of every partition of `log`: reads the newest manifests, releases segments that are cold, deletes what
@@ -230,6 +242,7 @@ impl TieredLog {
             // The error says that it was stopped, which is what was asked.
             let _ = running.await;
         }
+        self.tier.sweep_before_the_end().await;
         let log = Arc::clone(self.log());
         let closed = tokio::task::spawn_blocking(move || log.close()).await;
         closed.unwrap_or_else(|stopped| std::panic::resume_unwind(stopped.into_panic()))?;
@@ -271,6 +284,32 @@ impl Drop for RuntimeGuard {
     }
 }
 
+/// Opens all partitions, some at a time: each waits for the store most of its time.
+async fn open_partitions(
+    shared: &Arc<Shared>,
+    listing: &mut StoreListing,
+    may_have_twin: bool,
+) -> Result<Partitions, TierError> {
+    let mut partitions = HashMap::new();
+    for topic in shared.log.topics() {
+        let listing = listing.take(topic.name(), topic.id().0);
+        listing.delete_leftovers(&shared.store).await?;
+        // One whose records are all cold may have no folder any more.
+        for id in listing.partitions() {
+            let _ = topic.partition(id);
+        }
+        let listing = &listing;
+        let mut opened = futures::stream::iter(topic.used_partitions())
+            .map(|hot| async move { open_partition(&hot, shared, listing, may_have_twin).await })
+            .buffer_unordered(OPENINGS);
+        while let Some(partition) = opened.next().await {
+            let partition = partition?;
+            partitions.insert((topic.id().0, partition.id()), partition);
+        }
+    }
+    Ok(partitions)
+}
+
 impl Tier {
     async fn open(
         log: Arc<Log>,
@@ -285,26 +324,30 @@ impl Tier {
                 path: config.cache_dir.clone(),
                 source,
             })?;
-        delete::finish_deletions(&store, &log).await?;
-        let shared = Shared::new(log, store, config, steps, runtime, cache);
-        let mut partitions = HashMap::new();
-        for topic in shared.log.topics() {
-            let listing = TopicListing::read(&shared.store, topic.name(), topic.id().0).await?;
-            listing.delete_leftovers(&shared.store).await?;
-            // One whose records are all cold may have no folder any more.
-            for id in listing.partitions() {
-                let _ = topic.partition(id);
+        let (claim, owner) = match Owner::claim(&store, &log).await? {
+            Some(claimed) => {
+                store.remove_staged()?;
+                let (claim, owner) = claimed.split();
+                (Some(claim), Some(owner))
             }
-            for hot in topic.used_partitions() {
-                let partition = open_partition(&hot, &shared, &listing).await?;
-                partitions.insert((topic.id().0, hot.id()), partition);
-            }
+            None => (None, None),
+        };
+        let mut listing = StoreListing::read(&store).await?;
+        delete::finish_deletions(&store, &log, &listing).await?;
+        let shared = Shared::new(log, store, config, steps, runtime, cache, owner);
+        let may_have_twin = claim.as_ref().is_some_and(|claim| claim.may_have_twin);
+        let partitions = open_partitions(&shared, &mut listing, may_have_twin).await?;
+        if let Some(claim) = claim {
+            claim.finish(&shared.log)?;
         }
-        Ok(Arc::new(Self {
+        let tier = Self {
             shared,
             partitions: RwLock::new(partitions),
             deleted: Mutex::new(Vec::new()),
-        }))
+            turns: Mutex::new(Turns::default()),
+        };
+        tier.recount();
+        Ok(Arc::new(tier))
     }
 
     /// The tiered side of a partition; a new one for a topic that was created since the log was opened, none for one that was
@@ -325,6 +368,26 @@ impl Tier {
             let manifest = Manifest::empty(1, self.shared.writer.clone());
             TieredPartition::new(Arc::clone(hot), Arc::clone(&self.shared), manifest)
         })))
+    }
+
+    /// Deletes what uploads left that were stopped half way. The next start deletes what a store does not let go quickly, but for
+    /// parts of uploads.
+    async fn sweep_before_the_end(&self) {
+        let shared = &self.shared;
+        if shared.pace.rests(shared.now_ns()).is_some() {
+            return;
+        }
+        let swept = tokio::time::timeout(LAST_SWEEP, shared.litter.sweep(&shared.store)).await;
+        if !matches!(swept, Ok(Ok(_))) {
+            tracing::info!("the store keeps what stopped uploads have left, for now");
+        }
+    }
+
+    /// Counts the hot bytes of all partitions.
+    pub(crate) fn recount(&self) {
+        let partitions = self.all_partitions();
+        let hot_bytes = partitions.iter().map(|partition| partition.hot.hot_bytes());
+        self.shared.budget.recount(hot_bytes.sum());
     }
 
     pub(crate) fn partitions_of(&self, topic: &Topic) -> Vec<Arc<TieredPartition>> {
@@ -386,7 +449,7 @@ impl Tier {
             report = CoolReport::default();
             let cooled = partitions.iter().map(|partition| {
                 let through = partition.state.lock().cool_through;
-                partition.cool(CoolWhat::Through(through))
+                partition.cool_through(through)
             });
             for cooled in futures::future::join_all(cooled).await {
                 match cooled {
@@ -403,7 +466,7 @@ impl Tier {
 
 impl TieredPartition {
     /// Seals the active segment, and asks for all that is sealed to be cooled. What there is to cool.
-    async fn seal(&self) -> Result<CoolReport, CoolError> {
+    pub(crate) async fn seal(&self) -> Result<CoolReport, CoolError> {
         let hot = Arc::clone(&self.hot);
         blocking(move || hot.seal_active())
             .await?
@@ -455,7 +518,7 @@ mod tests {
 
         // Nor does one that was held all the time do anything.
         for cooled in [
-            old.cool(CoolWhat::Through(Offset::MAX)).await.map(drop),
+            old.cool_through(Offset::MAX).await.map(drop),
             old.release(Offset::MAX).await,
             old.release_cold().await,
         ] {

@@ -74,10 +74,16 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
         written = Some(writing.await.unwrap());
         Ok::<(), ()>(())
     };
-    sink::upload(&store, &path, parts_out, whole)
-        .await
-        .unwrap()
-        .unwrap();
+    sink::upload(
+        &store,
+        &crate::litter::Litter::default(),
+        &path,
+        parts_out,
+        whole,
+    )
+    .await
+    .unwrap()
+    .unwrap();
     let cool_mb_per_s = megabytes(started);
     let written = written.unwrap();
     let file = ColdFile {
