@@ -9,7 +9,10 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use basalt_log::AppendError;
+use basalt_log::{AppendError, Appended, Durability};
+use basalt_proto::FrameBatch;
+
+use crate::partition::TieredPartition;
 
 /// Counts bytes of frames in hot segments. Appends and releases are counted as they happen; what is counted wrongly meanwhile is put
 /// right by the next [`Budget::recount`].
@@ -90,6 +93,27 @@ impl Budget {
     /// them at least one is, or there would be no pressure.
     pub(crate) fn seal_from_bytes(&self, partitions: usize) -> u64 {
         (self.limit_bytes / 2 / (partitions.max(1) as u64)).max(1)
+    }
+}
+
+impl TieredPartition {
+    /// Appends frames to the hot part, unless too much is hot already (COL-33). All else as [`Partition::append`].
+    ///
+    /// # Errors
+    /// [`AppendError::BudgetFull`]: nothing was appended, and a later append may succeed. Others as [`Partition::append`].
+    pub fn append(
+        &self,
+        batch: &FrameBatch<'_>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
+        let bytes = batch.bytes().len() as u64;
+        let wake = || self.shared.wake.notify_one();
+        self.shared.budget.admit(bytes, wake)?;
+        let appended = self.hot.append(batch, durability);
+        if appended.is_err() {
+            self.shared.budget.give_back(bytes);
+        }
+        appended
     }
 }
 

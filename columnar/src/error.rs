@@ -144,6 +144,8 @@ impl HydrateError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Rows { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
+            // It may be back in a moment: whoever reads waits for it.
+            Self::Parquet { .. } if is_remote_store_away(self) => ErrorKind::Busy,
             Self::Parquet {
                 source: parquet::errors::ParquetError::External(_),
                 ..
@@ -157,6 +159,13 @@ impl HydrateError {
             Self::ShutDown => ErrorKind::ShuttingDown,
         }
     }
+}
+
+/// Whether a store behind a network did not answer, or asked for patience.
+fn is_remote_store_away(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error)
+        .filter_map(|error| error.downcast_ref::<object_store::Error>())
+        .any(|error| matches!(error, object_store::Error::Generic { store, .. } if *store != "LocalFileSystem"))
 }
 
 /// Frames could not be read.

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use basalt_log::retention::{RetentionPolicy, RetentionRun, expired_through};
 use basalt_proto::Offset;
 
-use crate::cool::Outcome;
+use crate::commit::Outcome;
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::manifest::Manifest;

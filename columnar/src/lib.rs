@@ -43,6 +43,7 @@ mod shared;
 
 mod partition;
 
+mod commit;
 mod cool;
 mod delete;
 mod expire;
@@ -62,10 +63,11 @@ pub use file::{ColdChunk, ColdFile};
 pub use maintenance::MaintenanceReport;
 pub use manifest::ManifestError;
 pub use merge::MergeReport;
-pub use owner::OwnerError;
+pub use owner::{OwnerError, recorded_store};
 pub use partition::{PartitionSnapshot, TierBounds, TieredPartition};
 pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};
+pub use schedule::TierStatus;
 pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
 pub use steps::{NoSteps, Step, Steps, Stopped};
 pub use store::{ColdStore, LocationError, StoreConfig, StoreError, UnusableStore, holds_files};

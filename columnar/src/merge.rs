@@ -39,13 +39,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use basalt_proto::Offset;
 use object_store::path::Path;
 
-use crate::cool::{Outcome, blocking, ended_early};
+use crate::commit::Outcome;
+use crate::cool::{blocking, ended_early};
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::hydrate::{check_frames, has_keys, read_chunk, verify_bytes, verify_footer};
 use crate::litter::Unwanted;
 use crate::maintenance::MaintenanceReport;
 use crate::manifest::Manifest;
+use crate::object_reader::Footers;
 use crate::partition::TieredPartition;
 use crate::paths;
 use crate::sink::{self, parts};
@@ -264,11 +266,12 @@ impl TieredPartition {
             let (store, proved) = (Arc::clone(object_store), Arc::clone(&file));
             let handle = tokio::runtime::Handle::current();
             blocking(move || {
+                let footers = Footers::default();
                 for (chunk, expected) in proved.chunks.iter().zip(rebuilt) {
                     sign.check()?;
                     let out = &mut std::io::sink();
                     let found = handle
-                        .block_on(read_chunk(&store, &proved, chunk, out))
+                        .block_on(read_chunk(&store, &footers, &proved, chunk, out))
                         .map_err(CoolError::Replay)?;
                     check_frames(&proved, chunk, found, expected).map_err(CoolError::Replay)?;
                 }
@@ -297,6 +300,7 @@ impl TieredPartition {
             object_store: Arc::clone(self.shared.store.object_store()),
             handle: tokio::runtime::Handle::current(),
             files: inputs.to_vec(),
+            footers: Footers::default(),
             has_keys,
             sign: sign.clone(),
         };

@@ -397,6 +397,20 @@ fn read_record(log: &Log) -> Result<Option<Record>, OwnerError> {
     Ok(Some(record))
 }
 
+/// The store that a data folder's cold records are in, if it is not the folder itself.
+///
+/// # Errors
+/// The system's error, or `InvalidData` for a damaged record.
+pub fn recorded_store(data_dir: &std::path::Path) -> io::Result<Option<String>> {
+    match std::fs::read(data_dir.join(RECORD)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        bytes => {
+            let record: Record = serde_json::from_slice(&bytes?)?;
+            Ok((record.epoch > 0).then_some(record.url))
+        }
+    }
+}
+
 fn write_record(log: &Log, record: &Record) -> Result<(), OwnerError> {
     let path = record_path(log);
     let bytes = serde_json::to_vec(record).unwrap_or_default();

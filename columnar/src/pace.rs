@@ -21,8 +21,11 @@ pub(crate) struct Pace(Mutex<Failing>);
 
 #[derive(Debug, Default)]
 struct Failing {
+    /// Since the last success.
     failures: u32,
     until_ns: u64,
+    /// Since the start.
+    failures_total: u64,
 }
 
 impl Pace {
@@ -31,6 +34,7 @@ impl Pace {
         let mut failing = self.0.lock();
         let doubled = FIRST_REST_NS << failing.failures.min(6);
         failing.failures = failing.failures.saturating_add(1);
+        failing.failures_total += 1;
         let longest = doubled.min(LONGEST_REST_NS);
         let rest_ns = longest / 2 + chance % (longest / 2);
         failing.until_ns = now_ns.saturating_add(rest_ns);
@@ -38,7 +42,13 @@ impl Pace {
 
     /// The store has done what it was asked.
     pub(crate) fn succeeded(&self) {
-        *self.0.lock() = Failing::default();
+        let mut failing = self.0.lock();
+        (failing.failures, failing.until_ns) = (0, 0);
+    }
+
+    /// How often the store has failed.
+    pub(crate) fn failures_total(&self) -> u64 {
+        self.0.lock().failures_total
     }
 
     /// How long it is still left alone, if it is.

@@ -8,10 +8,8 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use basalt_log::{
-    AppendError, Appended, Attempt, Bounds, Durability, FrameSlice, Partition, SegmentView, TopicId,
-};
-use basalt_proto::{FrameBatch, Offset, PartitionId, TopicName};
+use basalt_log::{Attempt, Bounds, FrameSlice, Partition, SegmentView, TopicId};
+use basalt_proto::{Offset, PartitionId, TopicName};
 use object_store::path::Path;
 use parking_lot::Mutex;
 use tokio::sync::watch;
@@ -166,25 +164,6 @@ impl TieredPartition {
     #[must_use]
     pub const fn hot(&self) -> &Arc<Partition> {
         &self.hot
-    }
-
-    /// Appends frames to the hot part, unless too much is hot already (COL-33). All else as [`Partition::append`].
-    ///
-    /// # Errors
-    /// [`AppendError::BudgetFull`]: nothing was appended, and a later append may succeed. Others as [`Partition::append`].
-    pub fn append(
-        &self,
-        batch: &FrameBatch<'_>,
-        durability: Durability,
-    ) -> Result<Appended, AppendError> {
-        let bytes = batch.bytes().len() as u64;
-        let wake = || self.shared.wake.notify_one();
-        self.shared.budget.admit(bytes, wake)?;
-        let appended = self.hot.append(batch, durability);
-        if appended.is_err() {
-            self.shared.budget.give_back(bytes);
-        }
-        appended
     }
 
     /// The topic.

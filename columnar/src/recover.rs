@@ -4,20 +4,33 @@
 //!   is there, in hot segments, or expired. A file whose manifest was lost is kept and reported. Where only the manifest says so, it is proved to be
 //!   durable first (COL-15).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use basalt_log::Partition;
+use basalt_log::{Log, Partition};
 use basalt_proto::{Offset, PartitionId, TopicName};
+use futures::StreamExt;
 use object_store::path::Path;
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
 
+use crate::cache::ChunkCache;
+use crate::config::ColdConfig;
+use crate::delete;
 use crate::error::{CoolError, TierError};
 use crate::manifest::{self, Manifest, ManifestError, PartitionKey};
+use crate::owner::Owner;
+use crate::pace::Turns;
 use crate::partition::TieredPartition;
 use crate::paths::{self, Found};
 use crate::shared::Shared;
+use crate::steps::Steps;
 use crate::store::{ColdStore, StoreError};
+use crate::tiered::{Partitions, Tier};
+
+/// Partitions whose manifests are read at the same time.
+const OPENINGS: usize = 16;
 
 /// What one listing of the whole store shows, by topic.
 #[derive(Debug, Default)]
@@ -100,8 +113,76 @@ impl TopicListing {
     }
 }
 
-/// Opens a partition as its newest manifest describes it, which is then written anew if the data folder may have a twin (COL-32).
-pub(crate) async fn open_partition(
+impl Tier {
+    /// Claims the store, and opens every partition as its newest manifest describes it.
+    pub(crate) async fn open(
+        log: Arc<Log>,
+        store: ColdStore,
+        config: ColdConfig,
+        steps: Arc<dyn Steps>,
+        runtime: Handle,
+    ) -> Result<Arc<Self>, TierError> {
+        let disk = Arc::clone(log.disk());
+        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, disk, runtime.clone())
+            .map_err(|source| TierError::Cache {
+                path: config.cache_dir.clone(),
+                source,
+            })?;
+        let (claim, owner) = match Owner::claim(&store, &log).await? {
+            Some(claimed) => {
+                store.remove_staged()?;
+                let (claim, owner) = claimed.split();
+                (Some(claim), Some(owner))
+            }
+            None => (None, None),
+        };
+        let mut listing = StoreListing::read(&store).await?;
+        delete::finish_deletions(&store, &log, &listing).await?;
+        let shared = Shared::new(log, store, config, steps, runtime, cache, owner);
+        let may_have_twin = claim.as_ref().is_some_and(|claim| claim.may_have_twin);
+        let partitions = open_partitions(&shared, &mut listing, may_have_twin).await?;
+        if let Some(claim) = claim {
+            claim.finish(&shared.log)?;
+        }
+        let tier = Self {
+            shared,
+            partitions: RwLock::new(partitions),
+            deleted: Mutex::new(Vec::new()),
+            turns: Mutex::new(Turns::default()),
+        };
+        tier.recount();
+        Ok(Arc::new(tier))
+    }
+}
+
+/// Opens all partitions, some at a time: each waits for the store most of its time.
+async fn open_partitions(
+    shared: &Arc<Shared>,
+    listing: &mut StoreListing,
+    may_have_twin: bool,
+) -> Result<Partitions, TierError> {
+    let mut partitions = HashMap::new();
+    for topic in shared.log.topics() {
+        let listing = listing.take(topic.name(), topic.id().0);
+        listing.delete_leftovers(&shared.store).await?;
+        // One whose records are all cold may have no folder any more.
+        for id in listing.partitions() {
+            let _ = topic.partition(id);
+        }
+        let listing = &listing;
+        let mut opened = futures::stream::iter(topic.used_partitions())
+            .map(|hot| async move { open_partition(&hot, shared, listing, may_have_twin).await })
+            .buffer_unordered(OPENINGS);
+        while let Some(partition) = opened.next().await {
+            let partition = partition?;
+            partitions.insert((topic.id().0, partition.id()), partition);
+        }
+    }
+    Ok(partitions)
+}
+
+/// A partition as its newest manifest describes it, which is then written anew if the data folder may have a twin (COL-32).
+async fn open_partition(
     hot: &Arc<Partition>,
     shared: &Arc<Shared>,
     listing: &TopicListing,

@@ -12,7 +12,7 @@ use crate::error::CoolError;
 use crate::maintenance::MaintenanceReport;
 use crate::pace::{Candidate, places};
 use crate::partition::TieredPartition;
-use crate::tiered::Tier;
+use crate::tiered::{Tier, TieredLog};
 
 /// Partitions that are being cooled, or were given up in this pass.
 #[derive(Debug, Default)]
@@ -123,6 +123,39 @@ impl Tier {
             }
         }
         sealed
+    }
+}
+
+/// How the cold tier gets along.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct TierStatus {
+    /// Bytes of frames in hot segments of all partitions.
+    pub hot_bytes: u64,
+    /// How many there may be; 0 for as many as the disk holds.
+    pub hot_limit_bytes: u64,
+    /// Bytes of frames in sealed segments that are due to be cooled, and those behind them.
+    pub backlog_bytes: u64,
+    /// How often a remote store has failed since the start, after its client had tried a few times.
+    pub store_failures: u64,
+    /// Whether it is left alone for now because of that.
+    pub store_rests: bool,
+}
+
+impl TieredLog {
+    /// How the cold tier gets along now.
+    #[must_use]
+    pub fn status(&self) -> TierStatus {
+        let mut status = TierStatus {
+            hot_limit_bytes: self.config().hot_limit_bytes,
+            store_failures: self.tier.shared.pace.failures_total(),
+            store_rests: !self.tier.shared.store_is_up(),
+            ..TierStatus::default()
+        };
+        for partition in self.all_partitions() {
+            status.hot_bytes += partition.hot.hot_bytes();
+            status.backlog_bytes += partition.backlog().map_or(0, |backlog| backlog.bytes);
+        }
+        status
     }
 }
 

@@ -18,6 +18,7 @@ use crate::file::ColdFile;
 use crate::hydrate::read_chunk;
 use crate::litter::{Litter, Unwanted};
 use crate::manifest::PartitionKey;
+use crate::object_reader::Footers;
 use crate::owner::{Owner, OwnerError};
 use crate::pace::Pace;
 use crate::steps::Steps;
@@ -78,6 +79,7 @@ impl Shared {
             store: store.clone(),
             runtime: runtime.clone(),
             cache,
+            footers: Arc::default(),
             hydrations: Arc::new(Semaphore::new(HYDRATIONS)),
             prefetches: Arc::new(Semaphore::new(PREFETCHES)),
         });
@@ -156,6 +158,7 @@ pub(crate) struct Hydrator {
     store: ColdStore,
     runtime: Handle,
     pub(crate) cache: Arc<ChunkCache>,
+    footers: Arc<Footers>,
     hydrations: Arc<Semaphore>,
     prefetches: Arc<Semaphore>,
 }
@@ -170,6 +173,7 @@ impl Hydrator {
     ) -> Hydrated {
         let name = chunk_name(key, file, chunk);
         let (store, runtime) = (self.store.clone(), self.runtime.clone());
+        let footers = Arc::clone(&self.footers);
         let (permits, file) = (Arc::clone(&self.hydrations), Arc::clone(file));
         let disk = Arc::clone(self.cache.disk());
         let load = move |unfinished: PathBuf, path: PathBuf| async move {
@@ -184,6 +188,7 @@ impl Hydrator {
                 write_chunk(
                     &handle,
                     &store,
+                    &footers,
                     &file,
                     chunk,
                     disk.as_ref(),
@@ -233,6 +238,7 @@ fn chunk_name(key: &PartitionKey, file: &ColdFile, chunk: usize) -> String {
 fn write_chunk(
     handle: &Handle,
     store: &ColdStore,
+    footers: &Footers,
     file: &ColdFile,
     chunk: usize,
     disk: &dyn Disk,
@@ -253,7 +259,13 @@ fn write_chunk(
         });
     };
     let mut out = BufWriter::with_capacity(1 << 20, File::create(unfinished).map_err(cache)?);
-    handle.block_on(read_chunk(store.object_store(), file, chunk, &mut out))?;
+    handle.block_on(read_chunk(
+        store.object_store(),
+        footers,
+        file,
+        chunk,
+        &mut out,
+    ))?;
     // The cache is emptied at start, so nothing in it need be durable.
     out.flush().map_err(cache)?;
     drop(out);

@@ -6,22 +6,18 @@ use std::time::Duration;
 
 use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError};
 use basalt_proto::{Offset, PartitionId, TopicName};
-use futures::StreamExt;
 use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::cache::ChunkCache;
 use crate::config::ColdConfig;
 use crate::cool::{CoolReport, blocking};
 use crate::delete::{self, DeletedTopic};
 use crate::error::{CoolError, DeleteError, ShutdownError, TierError};
 use crate::maintenance::{self, MaintenanceReport};
 use crate::manifest::Manifest;
-use crate::owner::Owner;
 use crate::pace::Turns;
 use crate::partition::{TierBounds, TieredPartition};
-use crate::recover::{StoreListing, open_partition};
 use crate::shared::Shared;
 use crate::steps::{NoSteps, Steps};
 use crate::store::ColdStore;
@@ -30,15 +26,13 @@ use crate::store::ColdStore;
 const WORKERS: usize = 1;
 /// How long a shutdown waits for a store to delete what stopped uploads have left.
 const LAST_SWEEP: Duration = Duration::from_secs(5);
-/// Partitions whose manifests are read at the same time.
-const OPENINGS: usize = 16;
 /// Threads that may block: far more than [`crate::shared`] lets run at the same time, since those wait for others to read files.
 const BLOCKING_THREADS: usize = 32;
 
 /// A log whose older part lives in an object store. What servers and queries hold.
 #[derive(Debug)]
 pub struct TieredLog {
-    tier: Arc<Tier>,
+    pub(crate) tier: Arc<Tier>,
     runtime: Mutex<Option<Runtime>>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
 }
@@ -47,13 +41,13 @@ pub struct TieredLog {
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) shared: Arc<Shared>,
-    partitions: RwLock<Partitions>,
+    pub(crate) partitions: RwLock<Partitions>,
     pub(crate) deleted: Mutex<Vec<DeletedTopic>>,
     pub(crate) turns: Mutex<Turns>,
 }
 
 /// By topic id and number.
-type Partitions = HashMap<(u64, PartitionId), Arc<TieredPartition>>;
+pub(crate) type Partitions = HashMap<(u64, PartitionId), Arc<TieredPartition>>;
 
 impl TieredLog {
     /// Opens the cold part of every partition of `log`: reads the newest manifests, releases segments that are cold, deletes what
@@ -284,72 +278,7 @@ impl Drop for RuntimeGuard {
     }
 }
 
-/// Opens all partitions, some at a time: each waits for the store most of its time.
-async fn open_partitions(
-    shared: &Arc<Shared>,
-    listing: &mut StoreListing,
-    may_have_twin: bool,
-) -> Result<Partitions, TierError> {
-    let mut partitions = HashMap::new();
-    for topic in shared.log.topics() {
-        let listing = listing.take(topic.name(), topic.id().0);
-        listing.delete_leftovers(&shared.store).await?;
-        // One whose records are all cold may have no folder any more.
-        for id in listing.partitions() {
-            let _ = topic.partition(id);
-        }
-        let listing = &listing;
-        let mut opened = futures::stream::iter(topic.used_partitions())
-            .map(|hot| async move { open_partition(&hot, shared, listing, may_have_twin).await })
-            .buffer_unordered(OPENINGS);
-        while let Some(partition) = opened.next().await {
-            let partition = partition?;
-            partitions.insert((topic.id().0, partition.id()), partition);
-        }
-    }
-    Ok(partitions)
-}
-
 impl Tier {
-    async fn open(
-        log: Arc<Log>,
-        store: ColdStore,
-        config: ColdConfig,
-        steps: Arc<dyn Steps>,
-        runtime: Handle,
-    ) -> Result<Arc<Self>, TierError> {
-        let disk = Arc::clone(log.disk());
-        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, disk, runtime.clone())
-            .map_err(|source| TierError::Cache {
-                path: config.cache_dir.clone(),
-                source,
-            })?;
-        let (claim, owner) = match Owner::claim(&store, &log).await? {
-            Some(claimed) => {
-                store.remove_staged()?;
-                let (claim, owner) = claimed.split();
-                (Some(claim), Some(owner))
-            }
-            None => (None, None),
-        };
-        let mut listing = StoreListing::read(&store).await?;
-        delete::finish_deletions(&store, &log, &listing).await?;
-        let shared = Shared::new(log, store, config, steps, runtime, cache, owner);
-        let may_have_twin = claim.as_ref().is_some_and(|claim| claim.may_have_twin);
-        let partitions = open_partitions(&shared, &mut listing, may_have_twin).await?;
-        if let Some(claim) = claim {
-            claim.finish(&shared.log)?;
-        }
-        let tier = Self {
-            shared,
-            partitions: RwLock::new(partitions),
-            deleted: Mutex::new(Vec::new()),
-            turns: Mutex::new(Turns::default()),
-        };
-        tier.recount();
-        Ok(Arc::new(tier))
-    }
-
     /// The tiered side of a partition; a new one for a topic that was created since the log was opened, none for one that was
     /// deleted meanwhile.
     pub(crate) fn partition(&self, hot: &Arc<Partition>) -> Option<Arc<TieredPartition>> {

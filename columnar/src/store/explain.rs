@@ -18,21 +18,33 @@ pub(crate) fn explained(store: &ColdStore, error: StoreError) -> StoreError {
 
 fn diagnose(error: &object_store::Error) -> (&'static str, &'static str) {
     use object_store::Error;
+    // Of a listing that was refused only the text tells with which status.
+    let text = crate::error::Chain(error).to_string();
+    let says = |words: &[&str]| words.iter().any(|word| text.contains(word));
     match error {
-        Error::PermissionDenied { .. } | Error::Unauthenticated { .. } => (
-            "refuses the credentials",
-            "check them (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role), and that they may list, read, \
-             write and delete below the prefix",
+        // Where a client without credentials asks for those of the machine's role.
+        _ if says(&["169.254.169.254", "metadata.google.internal"]) => (
+            "was given no credentials",
+            "set the provider's variables, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (files of the AWS command line are not \
+             read), or give the machine a role",
         ),
-        Error::NotFound { .. } => ("is not there", "create the bucket, or correct `cold.store`"),
         Error::NotImplemented { .. } | Error::NotSupported { .. } => {
             ("cannot do what is needed", NEEDS_CONDITIONAL_PUTS)
         }
-        // Where a client without credentials asks for those of the machine's role.
-        error if error.to_string().contains("169.254.169.254") => (
-            "was given no credentials",
-            "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (files of the AWS command line are not read), or give the machine a role",
-        ),
+        _ if matches!(
+            error,
+            Error::PermissionDenied { .. } | Error::Unauthenticated { .. }
+        ) || says(&["403 Forbidden", "401 Unauthorized"]) =>
+        {
+            (
+                "refuses the credentials",
+                "check them (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or the machine's role), and that they may list, read, \
+                 write and delete below the prefix",
+            )
+        }
+        _ if matches!(error, Error::NotFound { .. }) || says(&["404 Not Found"]) => {
+            ("is not there", "create the bucket, or correct `cold.store`")
+        }
         _ => (
             "cannot be reached, or fails",
             "check `cold.store_endpoint`, `cold.store_region`, the network, and that the service runs; then start again",
@@ -76,6 +88,10 @@ mod tests {
             store: "S3",
             source: text.into(),
         };
+        let listing = generic("Server returned non-2xx status code: 403 Forbidden");
+        assert!(shown(listing).contains("AWS_SECRET_ACCESS_KEY"));
+        let listing = generic("Server returned non-2xx status code: 404 Not Found");
+        assert!(shown(listing).contains("create the bucket"));
         assert!(shown(generic("connection refused")).contains("service runs"));
         assert!(shown(generic("http://169.254.169.254/latest")).contains("no credentials"));
     }

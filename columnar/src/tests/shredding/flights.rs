@@ -103,9 +103,15 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
     let started = now();
     let mut frames = Vec::new();
     for chunk in &file.chunks {
-        read_chunk(store.object_store(), &file, chunk, &mut frames)
-            .await
-            .unwrap();
+        read_chunk(
+            store.object_store(),
+            &crate::object_reader::Footers::default(),
+            &file,
+            chunk,
+            &mut frames,
+        )
+        .await
+        .unwrap();
     }
     let replay_mb_per_s = megabytes(started);
     assert!(frames == segment.bytes(), "every byte of every flight");
