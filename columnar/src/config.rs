@@ -18,6 +18,10 @@ pub struct ColdConfig {
     /// Bytes of a partition that stay hot, unless its topic says otherwise. Default 1 GiB. Sealed segments beyond it are
     /// cooled, oldest first.
     pub hot_bytes: u64,
+    /// Bytes of frames that may be hot in all partitions together; 0, the default, for as many as the disk holds. Beyond it appends
+    /// are refused until segments have been cooled, and from three quarters of it on whatever is sealed is cooled. At least two
+    /// segments, or producers wait for each other.
+    pub hot_limit_bytes: u64,
     /// How long a sealed segment stays hot after its last append, unless its topic says otherwise. Default 1 h.
     pub hot_age: Duration,
     /// The Zstandard level of cold files, 1 to 22. Default 3.
@@ -63,6 +67,7 @@ impl ColdConfig {
             cache_dir: cache_dir.into(),
             cache_bytes: 1 << 30,
             hot_bytes: 1 << 30,
+            hot_limit_bytes: 0,
             hot_age: Duration::from_secs(3600),
             zstd_level: 3,
             shred_json: true,

@@ -13,15 +13,16 @@ use basalt_log::SegmentView;
 use basalt_proto::Offset;
 use object_store::path::Path;
 
+use crate::commit::Outcome;
 use crate::error::{Chain, CoolError};
 use crate::file::ColdFile;
 use crate::hydrate::{read_chunk, verify_bytes, verify_footer};
-use crate::manifest::{self, Committed, Manifest, ManifestError};
-use crate::partition::{ColdState, TieredPartition};
+use crate::object_reader::Footers;
+use crate::partition::TieredPartition;
 use crate::paths;
 use crate::sink::{self, parts};
 use crate::steps::{Step, Stopped};
-use crate::store::{StoreError, nonce};
+use crate::store::nonce;
 use crate::writer::{Surveyed, WriteOptions, Written, survey, write_segment};
 
 /// What cooling did.
@@ -48,37 +49,71 @@ impl CoolReport {
 
 /// Which segments to cool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum CoolWhat {
+enum CoolWhat {
     /// Those out of the hot window, and those somebody asked for.
     Due,
     /// Those that end at or below an offset.
     Through(Offset),
 }
 
+/// What a partition has to cool.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Backlog {
+    /// When the oldest segment was last appended to.
+    pub(crate) oldest_ns: u64,
+    /// Bytes of frames in sealed segments that are not cold.
+    pub(crate) bytes: u64,
+}
+
 impl TieredPartition {
-    /// Cools sealed segments, oldest first, until the first that need not be.
-    pub(crate) async fn cool(&self, what: CoolWhat) -> Result<CoolReport, CoolError> {
-        let work = self.work.lock().await;
-        self.state.lock().check_open()?;
-        self.unless_full(self.release_cold().await)?;
-        drop(work);
+    /// Cools sealed segments, oldest first, up to an offset.
+    pub(crate) async fn cool_through(&self, through: Offset) -> Result<CoolReport, CoolError> {
+        self.release_what_is_cold().await?;
         let mut report = CoolReport::default();
         loop {
-            {
-                // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
-                let _work = self.work.lock().await;
-                self.state.lock().check_open()?;
-                let Some(segment) = self.next_to_cool(what) else {
-                    return Ok(report);
-                };
-                report.add(self.cool_segment(segment).await?);
+            match self.cool_one(CoolWhat::Through(through)).await? {
+                Some(cooled) => report.add(cooled),
+                None => return Ok(report),
             }
             self.shared.wake_merging.notify_one();
-            if what == CoolWhat::Due {
-                // Retention does not wait for the end either, and what has expired is not cooled.
-                self.expire().await?;
-            }
         }
+    }
+
+    /// Cools the oldest segment that is due. `None` if there is none.
+    pub(crate) async fn cool_due(&self) -> Result<Option<CoolReport>, CoolError> {
+        let cooled = self.cool_one(CoolWhat::Due).await?;
+        self.shared.wake_merging.notify_one();
+        Ok(cooled)
+    }
+
+    /// Removes hot segments that an earlier attempt left.
+    pub(crate) async fn release_what_is_cold(&self) -> Result<(), CoolError> {
+        let _work = self.work.lock().await;
+        self.state.lock().check_open()?;
+        self.unless_full(self.release_cold().await)
+    }
+
+    async fn cool_one(&self, what: CoolWhat) -> Result<Option<CoolReport>, CoolError> {
+        // Taken anew for each: what was merged meanwhile is swapped in between, however long there is something to cool.
+        let _work = self.work.lock().await;
+        self.state.lock().check_open()?;
+        match self.next_to_cool(what) {
+            Some(segment) => self.cool_segment(segment).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// What is due, if anything is.
+    pub(crate) fn backlog(&self) -> Option<Backlog> {
+        let oldest = self.next_to_cool(CoolWhat::Due)?;
+        let sealed = self.hot.sealed_segments();
+        let waiting = sealed
+            .iter()
+            .filter(|segment| segment.base_offset >= oldest.base_offset);
+        Some(Backlog {
+            oldest_ns: oldest.appended_at_ns(),
+            bytes: waiting.map(|segment| segment.frame_bytes()).sum(),
+        })
     }
 
     fn next_to_cool(&self, what: CoolWhat) -> Option<Arc<SegmentView>> {
@@ -94,6 +129,7 @@ impl TieredPartition {
             CoolWhat::Through(through) => oldest.end_offset <= through,
             CoolWhat::Due => {
                 oldest.end_offset <= cool_through
+                    || self.shared.budget.is_pressed()
                     || self.is_out_of_hot_window(oldest, &sealed, cold_end)
             }
         };
@@ -151,7 +187,12 @@ impl TieredPartition {
                 .lock()
                 .manifest
                 .with_file(file, segment.end_offset, &self.shared.writer);
-        if self.commit(next).await? == Outcome::Earlier {
+        let committed = self.commit(next).await;
+        if committed.is_err() {
+            // Perhaps it is the truth by now. The next commit finds out.
+            self.state.lock().undecided.extend(new_file.clone());
+        }
+        if committed? == Outcome::Earlier {
             // An earlier attempt at this segment had succeeded after all: this one's object is superfluous, unless it is the one
             // that the truth names.
             let truth = self.state.lock().manifest.clone();
@@ -192,13 +233,17 @@ impl TieredPartition {
     ) -> Result<Arc<ColdFile>, CoolError> {
         let name = paths::object_name(segment.base_offset, segment.end_offset, &nonce());
         let path = self.key.prefix().join(name.as_str());
-        let written = self.write_and_prove(segment, surveyed, &path).await;
-        match &written {
-            Err(CoolError::Stopped(_)) | Ok(_) => {}
-            // Nobody knows of the object yet. If it cannot be deleted, the next start does it.
-            Err(_) => drop(self.shared.store.delete(&path).await),
+        let unwanted = self.shared.litter.unwanted(&path);
+        match self.write_and_prove(segment, surveyed, &path).await {
+            Ok(file) => {
+                unwanted.keep();
+                Ok(file)
+            }
+            Err(error) => {
+                self.shared.give_up(unwanted, &error).await;
+                Err(error)
+            }
         }
-        written
     }
 
     async fn write_and_prove(
@@ -258,7 +303,14 @@ impl TieredPartition {
             written = Some(writing.await.map_err(|error| ended_early(&error))??);
             Ok::<(), CoolError>(())
         };
-        sink::upload(&self.shared.store, path, parts_out, whole).await??;
+        sink::upload(
+            &self.shared.store,
+            &self.shared.litter,
+            path,
+            parts_out,
+            whole,
+        )
+        .await??;
         written.ok_or(CoolError::Closed)
     }
 
@@ -270,56 +322,14 @@ impl TieredPartition {
         );
         let handle = tokio::runtime::Handle::current();
         let proof = move || {
+            let footers = Footers::default();
             file.chunks.iter().try_for_each(|chunk| {
                 handle
-                    .block_on(read_chunk(&store, &file, chunk, &mut io::sink()))
+                    .block_on(read_chunk(&store, &footers, &file, chunk, &mut io::sink()))
                     .map(drop)
             })
         };
         blocking(proof).await?.map_err(CoolError::Replay)
-    }
-
-    /// Makes `next` the partition's truth, in the store and then in memory (COL-13).
-    pub(crate) async fn commit(&self, next: Manifest) -> Result<Outcome, CoolError> {
-        self.state.lock().check_writable(&self.key)?;
-        let (truth, outcome) = match manifest::commit(&self.shared.store, &self.key, &next).await {
-            Ok(Committed::New) => (next, Outcome::New),
-            Ok(Committed::Earlier(earlier)) => (earlier, Outcome::Earlier),
-            Err(error) => {
-                if matches!(
-                    error,
-                    ManifestError::AnotherWriter { .. }
-                        | ManifestError::Store(StoreError::Sync { .. })
-                ) {
-                    self.state
-                        .lock()
-                        .fenced
-                        .get_or_insert_with(|| error.to_string());
-                }
-                return Err(error.into());
-            }
-        };
-        self.reached(Step::ManifestCommitted)?;
-        self.swap(truth);
-        self.state.lock().proven = true;
-        self.reached(Step::Swapped)?;
-        Ok(outcome)
-    }
-
-    /// Shows `manifest` to readers. Files that it does not name any more are deleted when nobody reads them.
-    pub(crate) fn swap(&self, manifest: Manifest) {
-        let mut state = self.state.lock();
-        let ColdState {
-            manifest: old,
-            dropped,
-            undecided,
-            generation,
-            ..
-        } = &mut *state;
-        let gone = old.files.iter().cloned().chain(undecided.drain(..));
-        dropped.extend(gone.filter(|file| manifest.same_file(file).is_none()));
-        *old = manifest.keeping(old);
-        *generation += 1;
     }
 
     /// Removes hot segments that are cold by now.
@@ -334,31 +344,6 @@ impl TieredPartition {
         }
         self.prove(cold_end()).await?;
         self.release(cold_end()).await
-    }
-
-    /// Makes sure that the manifest is durable, by a version of its own if it was only read (COL-15). To sync the one that was read
-    /// would prove nothing: perhaps that failed before, which the system reports once. Whoever deletes another copy of what is
-    /// behind `relied_on` says so: files there are synced again, as are those of records that are hot as well.
-    pub(crate) async fn prove(&self, relied_on: Offset) -> Result<(), CoolError> {
-        let (proven, manifest) = {
-            let state = self.state.lock();
-            (state.proven, state.manifest.clone())
-        };
-        if proven {
-            return Ok(());
-        }
-        let hot_start = self.hot.bounds().log_start_offset;
-        for file in manifest
-            .files
-            .iter()
-            .filter(|file| file.end_offset > hot_start.min(relied_on))
-        {
-            self.shared.store.sync(&file.path).await?;
-        }
-        // Either outcome is a manifest that this run made durable.
-        self.commit(manifest.next(&self.shared.writer))
-            .await
-            .map(drop)
     }
 
     /// What cannot be released because the disk is full waits for the next pass: what was committed stands, and nobody reads the
@@ -382,77 +367,16 @@ impl TieredPartition {
             return Ok(());
         }
         let hot = Arc::clone(&self.hot);
-        blocking(move || hot.release(through))
-            .await?
-            .map_err(CoolError::Release)
-    }
-
-    /// Deletes manifests that are two versions old. Others were deleted before, or will be at the next start.
-    pub(crate) async fn trim_manifests(&self) -> Result<(), CoolError> {
-        let version = self.state.lock().manifest.version;
-        if let Some(old) = version.checked_sub(2).filter(|old| *old > 0) {
-            self.shared
-                .store
-                .delete(&paths::manifest_path(&self.key.prefix(), old))
-                .await?;
-        }
-        Ok(())
+        let before = self.hot.hot_bytes();
+        let released = blocking(move || hot.release(through)).await?;
+        // What was appended meanwhile is counted by the next recount.
+        let bytes = before.saturating_sub(self.hot.hot_bytes());
+        self.shared.budget.give_back(bytes);
+        released.map_err(CoolError::Release)
     }
 
     pub(crate) fn reached(&self, step: Step) -> Result<(), Stopped> {
         self.shared.steps.reached(step)
-    }
-}
-
-/// How a commit ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Outcome {
-    /// As asked.
-    New,
-    /// An earlier attempt had been successful; what was asked now was not done.
-    Earlier,
-}
-
-impl Manifest {
-    /// The next version, with a file more and a later cold end.
-    fn with_file(
-        &self,
-        file: Option<Arc<ColdFile>>,
-        cold_end_offset: Offset,
-        writer: &str,
-    ) -> Self {
-        let mut next = self.next(writer);
-        next.files.extend(file);
-        next.cold_end_offset = cold_end_offset.max(self.cold_end_offset);
-        next
-    }
-
-    /// The same under the next version.
-    pub(crate) fn next(&self, writer: &str) -> Self {
-        Self {
-            version: self.version + 1,
-            writer: writer.to_owned(),
-            ..self.clone()
-        }
-    }
-
-    /// The same, with the very files of `known` where they are the same: readers that hold them count.
-    fn keeping(mut self, known: &Self) -> Self {
-        for file in &mut self.files {
-            if let Some(same) = known.same_file(file) {
-                *file = Arc::clone(same);
-            }
-        }
-        self
-    }
-
-    /// The file of this manifest that is the same object as `file`.
-    pub(crate) fn same_file(&self, file: &ColdFile) -> Option<&Arc<ColdFile>> {
-        let at = self
-            .files
-            .binary_search_by_key(&file.base_offset, |other| other.base_offset)
-            .ok()?;
-        self.files.get(at).filter(|other| other.path == file.path)
     }
 }
 

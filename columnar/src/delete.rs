@@ -18,6 +18,7 @@ use crate::error::{Chain, DeleteError};
 use crate::file::ColdFile;
 use crate::partition::TieredPartition;
 use crate::paths;
+use crate::recover::StoreListing;
 use crate::shared::Shared;
 use crate::steps::Step;
 use crate::store::{ColdStore, StoreError};
@@ -67,6 +68,8 @@ pub(crate) async fn delete_topic(
         }
         .into());
     }
+    // What is deleted may be a new owner's by now.
+    shared.check_owner().await?;
     let written = shared
         .store
         .put_durable(&paths::tombstone(&prefix), Bytes::new())
@@ -181,32 +184,24 @@ pub(crate) fn interrupted(stopped: &tokio::task::JoinError) -> DeleteError {
 }
 
 /// Finishes the deletions that an earlier run began, and withdraws those that did not get as far as the catalogue (COL-19).
-pub(crate) async fn finish_deletions(store: &ColdStore, log: &Log) -> Result<(), StoreError> {
-    for topic_folder in store.list_folders(None).await? {
-        let Some(name) = topic_folder
-            .filename()
-            .and_then(|name| TopicName::new(name).ok())
-        else {
+pub(crate) async fn finish_deletions(
+    store: &ColdStore,
+    log: &Log,
+    listing: &StoreListing,
+) -> Result<(), StoreError> {
+    for (topic, topic_id, found) in listing.topics() {
+        if !found.has_tombstone {
             continue;
-        };
-        for prefix in store.list_folders(Some(&topic_folder)).await? {
-            let id = prefix
-                .filename()
-                .filter(|id| id.len() == 16)
-                .and_then(|id| u64::from_str_radix(id, 16).ok());
-            let Some(id) = id else { continue };
-            if !store.exists(&paths::tombstone(&prefix)).await? {
-                continue;
-            }
-            if knows(log, &name, id) {
-                tracing::info!(topic = %name, "withdrawing the deletion of a topic that was never decided");
-                store.delete_durable(&paths::tombstone(&prefix)).await?;
-                continue;
-            }
-            tracing::info!(topic = %name, "finishing the deletion of a topic");
-            delete_all_but_tombstone(store, &prefix).await?;
-            finish(store, &prefix).await?;
         }
+        let prefix = paths::topic_prefix(topic, topic_id);
+        if knows(log, topic, topic_id) {
+            tracing::info!(%topic, "withdrawing the deletion of a topic that was never decided");
+            store.delete_durable(&paths::tombstone(&prefix)).await?;
+            continue;
+        }
+        tracing::info!(%topic, "finishing the deletion of a topic");
+        delete_all_but_tombstone(store, &prefix).await?;
+        finish(store, &prefix).await?;
     }
     Ok(())
 }

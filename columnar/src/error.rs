@@ -9,6 +9,7 @@ use basalt_proto::{ErrorKind, Offset, PartitionId, TopicName};
 
 use crate::config::ConfigError;
 use crate::manifest::ManifestError;
+use crate::owner::OwnerError;
 use crate::replay::ReplayError;
 use crate::rows::RowError;
 use crate::steps::Stopped;
@@ -36,6 +37,9 @@ pub enum TierError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// The store is not for this data folder to write to.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// A partition's newest manifest cannot be used.
     #[error("the cold part of {topic}/{partition} cannot be opened")]
     Manifest {
@@ -140,6 +144,8 @@ impl HydrateError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Rows { .. } | Self::Damaged { .. } => ErrorKind::Corrupt,
+            // It may be back in a moment: whoever reads waits for it.
+            Self::Parquet { .. } if is_remote_store_away(self) => ErrorKind::Busy,
             Self::Parquet {
                 source: parquet::errors::ParquetError::External(_),
                 ..
@@ -153,6 +159,13 @@ impl HydrateError {
             Self::ShutDown => ErrorKind::ShuttingDown,
         }
     }
+}
+
+/// Whether a store behind a network did not answer, or asked for patience.
+fn is_remote_store_away(error: &(dyn std::error::Error + 'static)) -> bool {
+    causes(error)
+        .filter_map(|error| error.downcast_ref::<object_store::Error>())
+        .any(|error| matches!(error, object_store::Error::Generic { store, .. } if *store != "LocalFileSystem"))
 }
 
 /// Frames could not be read.
@@ -287,6 +300,9 @@ pub enum CoolError {
     /// The manifest could not be committed.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
+    /// Another server owns the store, or nobody knows.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// An earlier failure left it unknown what the store holds; the partition must be opened again.
     #[error("the cold part of {prefix} is not written to since: {reason}")]
     Fenced {
@@ -324,6 +340,7 @@ impl CoolError {
             | Self::ReadBack { .. }
             | Self::Replay(_)
             | Self::Manifest(_)
+            | Self::Owner(_)
             | Self::Fenced { .. }
             | Self::Release(_) => ErrorKind::StorageFailed,
         }
@@ -344,6 +361,22 @@ impl CoolError {
         }
     }
 
+    /// Whether the store did not do what it was asked, for a reason that may pass without anybody changing anything here.
+    pub(crate) fn is_store_failing(&self) -> bool {
+        use object_store::Error;
+        causes(self)
+            .filter_map(|error| error.downcast_ref::<Error>())
+            .any(|error| {
+                !matches!(
+                    error,
+                    Error::NotFound { .. }
+                        | Error::AlreadyExists { .. }
+                        | Error::Precondition { .. }
+                        | Error::InvalidPath { .. }
+                )
+            })
+    }
+
     /// Whether it is the disk that is full: what was not done then is done once there is room.
     pub(crate) fn is_disk_full(&self) -> bool {
         match self {
@@ -356,9 +389,14 @@ impl CoolError {
     }
 }
 
+fn causes<'a>(
+    error: &'a (dyn std::error::Error + 'static),
+) -> impl Iterator<Item = &'a (dyn std::error::Error + 'static)> {
+    std::iter::successors(Some(error), |error| error.source())
+}
+
 fn is_caused_by_full_disk(error: &(dyn std::error::Error + 'static)) -> bool {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes
+    causes(error)
         .filter_map(|error| error.downcast_ref::<io::Error>())
         .any(|error| {
             matches!(
@@ -378,6 +416,9 @@ pub enum DeleteError {
     /// The store failed. If the topic is gone from the log, its objects go at the next start.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// Another server owns the store, or nobody knows.
+    #[error(transparent)]
+    Owner(#[from] OwnerError),
     /// A test stopped it.
     #[error(transparent)]
     Stopped(#[from] Stopped),
@@ -389,7 +430,7 @@ impl DeleteError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Topic(source) => source.kind(),
-            Self::Store(_) => ErrorKind::StorageFailed,
+            Self::Store(_) | Self::Owner(_) => ErrorKind::StorageFailed,
             Self::Stopped(_) => ErrorKind::Internal,
         }
     }

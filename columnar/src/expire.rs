@@ -9,7 +9,7 @@ use std::sync::Arc;
 use basalt_log::retention::{RetentionPolicy, RetentionRun, expired_through};
 use basalt_proto::Offset;
 
-use crate::cool::Outcome;
+use crate::commit::Outcome;
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::manifest::Manifest;
@@ -37,7 +37,8 @@ impl TieredPartition {
         if manifest.files.is_empty() {
             // Nothing is cold: the log itself remembers where it starts.
             self.state.lock().check_writable(&self.key)?;
-            self.swap(manifest.expired(through, manifest.version));
+            // It decides nothing of files of which it is not known whether they were committed.
+            self.swap(manifest.expired(through, manifest.version), Vec::new());
         } else {
             let next = manifest.next(&self.shared.writer);
             if self.commit(next.expired(through, next.version)).await? == Outcome::Earlier {

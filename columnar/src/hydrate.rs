@@ -16,7 +16,7 @@ use parquet::file::statistics::Statistics;
 
 use crate::error::{CoolError, HydrateError};
 use crate::file::{ColdChunk, ColdFile};
-use crate::object_reader::ObjectReader;
+use crate::object_reader::{Footers, ObjectReader};
 use crate::replay::{ALL_COLUMNS, FrameRebuilder, RECORD_COLUMNS, ReplayError};
 use crate::schema::column;
 use crate::shred::{ShredError, Shredding};
@@ -34,6 +34,7 @@ const PIECE_ROWS: i64 = 8192;
 /// [`HydrateError`]; some frames may have been written then.
 pub(crate) async fn read_chunk(
     object_store: &Arc<dyn ObjectStore>,
+    footers: &Footers,
     file: &ColdFile,
     chunk: &ColdChunk,
     out: &mut (dyn Write + Send),
@@ -43,7 +44,7 @@ pub(crate) async fn read_chunk(
     } else {
         ProjectedColumns::Some(&RECORD_COLUMNS)
     };
-    let mut reader = ChunkReader::open(object_store, file, chunk, columns).await?;
+    let mut reader = ChunkReader::open(object_store, footers, file, chunk, columns).await?;
     while reader.next().await?.is_some() {
         out.write_all(reader.frames())
             .map_err(|source| HydrateError::Cache {
@@ -84,21 +85,20 @@ pub(crate) struct ChunkReader<'a> {
 }
 
 impl<'a> ChunkReader<'a> {
-    /// Reads the footer and compares the row group's number of rows and the schema with the manifest.
+    /// Reads the footer, if that is not among `footers`, and compares the row group's number of rows and the schema with the manifest.
     ///
     /// # Errors
     /// [`HydrateError::Parquet`] and [`HydrateError::Damaged`].
     pub(crate) async fn open(
         object_store: &Arc<dyn ObjectStore>,
+        footers: &Footers,
         file: &'a ColdFile,
         chunk: &'a ColdChunk,
         columns: ProjectedColumns,
     ) -> Result<Self, HydrateError> {
         let parquet = unreadable(file, chunk);
         let mut reader = reader(object_store, file, file.file_bytes);
-        let metadata = ArrowReaderMetadata::load_async(&mut reader, ArrowReaderOptions::new())
-            .await
-            .map_err(&parquet)?;
+        let metadata = footers.get(&mut reader).await.map_err(&parquet)?;
         let (index, piece_rows) = check_row_group(&metadata, file, chunk)?;
         let shredding =
             shredding(&metadata, file).map_err(|error| unplayable(file, chunk)(error.into()))?;

@@ -10,7 +10,8 @@
 //!
 //! Invariants COL-1 to COL-25 stand in the modules that keep them: durable objects in `store`, commits in `manifest`, exact replay in
 //! `replay`, bounded conversion in `writer`, the cache in `cache`, the one cut in `partition`, the order of steps in `cool`, retention
-//! in `expire`, recovery in `recover`, deletion in `delete`, merging of small files in `merge`, shredded payloads in [`shred`].
+//! in `expire`, recovery in `recover`, deletion in `delete`, merging of small files in `merge`, shredded payloads in [`shred`]; COL-30 to COL-36:
+//! who may write to a store in `owner`, how much may be hot in `budget`, how fast uploads go in `pace`, what failures leave in `litter`.
 #![forbid(unsafe_code)]
 
 pub mod check;
@@ -25,6 +26,7 @@ mod steps;
 mod store;
 
 mod manifest;
+mod owner;
 mod replay;
 mod rows;
 
@@ -34,17 +36,22 @@ mod properties;
 mod sink;
 mod writer;
 
+mod budget;
 mod cache;
+mod litter;
+mod pace;
 mod shared;
 
 mod partition;
 
+mod commit;
 mod cool;
 mod delete;
 mod expire;
 mod maintenance;
 mod merge;
 mod recover;
+mod schedule;
 mod tiered;
 
 #[cfg(test)]
@@ -57,10 +64,12 @@ pub use file::{ColdChunk, ColdFile};
 pub use maintenance::MaintenanceReport;
 pub use manifest::ManifestError;
 pub use merge::MergeReport;
+pub use owner::{OwnerError, recorded_store};
 pub use partition::{PartitionSnapshot, TierBounds, TieredPartition};
 pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};
+pub use schedule::TierStatus;
 pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
 pub use steps::{NoSteps, Step, Steps, Stopped};
-pub use store::{ColdStore, StoreError};
+pub use store::{ColdStore, LocationError, StoreConfig, StoreError, UnusableStore, holds_files};
 pub use tiered::TieredLog;

@@ -5,11 +5,10 @@ use std::sync::Arc;
 use basalt_proto::{PartitionId, TopicName};
 use futures::StreamExt;
 
-use crate::cool::{CoolReport, CoolWhat};
+use crate::cool::CoolReport;
 use crate::error::{Chain, CoolError, DeleteError};
 use crate::merge::MergeReport;
 use crate::partition::TieredPartition;
-use crate::shared::COOLINGS;
 use crate::tiered::Tier;
 
 /// What one pass did.
@@ -23,6 +22,8 @@ pub struct MaintenanceReport {
     pub expired_partitions: u32,
     /// Cold files that were deleted.
     pub deleted_files: u64,
+    /// Objects that were deleted because no manifest will ever name them.
+    pub deleted_litter: u64,
     /// What failed. It is tried again in the next pass.
     pub errors: Vec<(TopicName, PartitionId, CoolError)>,
     /// Deleted topics whose objects could not be deleted. They are tried again in the next pass.
@@ -42,8 +43,12 @@ async fn run_passes(tier: &Tier) {
     let mut seals = tier.shared.log.seals();
     loop {
         seals.mark_unchanged();
-        tier.pass().await.log_errors();
+        let (report, is_finished) = tier.pass().await;
+        report.log_errors();
         tier.shared.wake_merging.notify_one();
+        if !is_finished {
+            continue;
+        }
         tokio::select! {
             sealed = seals.changed() => {
                 if sealed.is_err() {
@@ -52,7 +57,7 @@ async fn run_passes(tier: &Tier) {
                 }
             }
             () = tier.shared.wake.notified() => {}
-            () = tokio::time::sleep(tier.shared.config.maintenance_interval) => {}
+            () = tokio::time::sleep(tier.shared.time_to_next_pass()) => {}
         }
     }
 }
@@ -70,8 +75,25 @@ impl MaintenanceReport {
         self.merged.add(other.merged);
         self.expired_partitions += other.expired_partitions;
         self.deleted_files += other.deleted_files;
+        self.deleted_litter += other.deleted_litter;
         self.errors.extend(other.errors);
         self.delete_errors.extend(other.delete_errors);
+    }
+
+    /// Notes what failed. Unless it is the store that fails, the partition then rests.
+    pub(crate) fn fail(&mut self, partition: &TieredPartition, error: CoolError) {
+        if !partition.shared.note_failure(&error) && !matches!(error, CoolError::Closed) {
+            partition.rest();
+        }
+        self.note(partition, error);
+    }
+
+    fn note(&mut self, partition: &TieredPartition, error: CoolError) {
+        // Deleted, or shut down, meanwhile.
+        if !matches!(error, CoolError::Closed) {
+            let id = (partition.topic().clone(), partition.id());
+            self.errors.push((id.0, id.1, error));
+        }
     }
 
     fn log_errors(&self) {
@@ -87,22 +109,56 @@ impl MaintenanceReport {
 impl Tier {
     /// One pass over all partitions, some at a time, and then whatever is to be merged.
     pub(crate) async fn maintain(&self) -> MaintenanceReport {
-        let mut report = self.pass().await;
+        let mut report = MaintenanceReport::default();
+        loop {
+            let (passed, is_finished) = self.pass().await;
+            report.add(passed);
+            if is_finished {
+                break;
+            }
+        }
         report.add(self.merge().await);
         report
     }
 
-    async fn pass(&self) -> MaintenanceReport {
-        let partitions = futures::stream::iter(self.all_partitions());
-        let mut reports = partitions
-            .map(maintain_partition)
-            .buffer_unordered(COOLINGS);
+    /// Retention everywhere, then cooling for an interval at most. Whether there was nothing left to cool.
+    async fn pass(&self) -> (MaintenanceReport, bool) {
+        let shared = &self.shared;
+        let interval = shared.config.maintenance_interval.as_nanos();
+        let until_ns = shared
+            .now_ns()
+            .saturating_add(u64::try_from(interval).unwrap_or(u64::MAX));
+        self.recount();
+        self.turns.lock().keep(|topic_id| {
+            shared
+                .log
+                .topics()
+                .iter()
+                .any(|topic| topic.id().0 == topic_id)
+        });
         let mut report = MaintenanceReport::default();
-        while let Some(one) = reports.next().await {
+        let partitions = futures::stream::iter(self.all_partitions());
+        let mut tidied = partitions.map(tidy).buffer_unordered(shared.places);
+        while let Some(one) = tidied.next().await {
             report.add(one);
         }
-        self.delete_topics(&mut report).await;
-        report
+        let is_finished = self.cool_what_is_due(until_ns, &mut report).await;
+        if shared.store_is_up() {
+            self.sweep(&mut report).await;
+            self.delete_topics(&mut report).await;
+        }
+        (report, is_finished)
+    }
+
+    async fn sweep(&self, report: &mut MaintenanceReport) {
+        match self.shared.litter.sweep(&self.shared.store).await {
+            Ok(swept) => report.deleted_litter += swept,
+            Err(error) => {
+                let error = CoolError::from(error);
+                self.shared.note_failure(&error);
+                tracing::warn!(error = %Chain(&error), "what failed uploads have left is still there");
+            }
+        }
     }
 
     /// Merges what is to be merged, one file after the other.
@@ -113,13 +169,11 @@ impl Tier {
         }
         let _turn = self.shared.merge_turn.lock().await;
         for partition in self.all_partitions() {
-            match partition.merge_due(&mut report).await {
-                // Deleted, or shut down, meanwhile.
-                Ok(()) | Err(CoolError::Closed) => {}
-                Err(error) => {
-                    let id = (partition.topic().clone(), partition.id());
-                    report.errors.push((id.0, id.1, error));
-                }
+            if !self.shared.store_is_up() {
+                break;
+            }
+            if let Err(error) = partition.merge_due(&mut report).await {
+                report.note(&partition, error);
             }
         }
         report
@@ -142,31 +196,39 @@ impl Tier {
     }
 }
 
-async fn maintain_partition(partition: Arc<TieredPartition>) -> MaintenanceReport {
+/// What has expired need not be cooled, so that comes first.
+async fn tidy(partition: Arc<TieredPartition>) -> MaintenanceReport {
     let mut report = MaintenanceReport::default();
     if partition.rests() || partition.state.lock().closed {
         return report;
     }
-    match partition.maintain(&mut report).await {
-        // Deleted, or shut down, meanwhile.
-        Ok(()) | Err(CoolError::Closed) => {}
-        Err(error) => {
-            partition.rest();
-            report
-                .errors
-                .push((partition.topic().clone(), partition.id(), error));
-        }
+    if let Err(error) = partition.tidy(&mut report).await {
+        report.fail(&partition, error);
     }
     report
 }
 
 impl TieredPartition {
-    /// What has expired need not be cooled, so that comes first.
-    async fn maintain(&self, report: &mut MaintenanceReport) -> Result<(), CoolError> {
+    async fn tidy(&self, report: &mut MaintenanceReport) -> Result<(), CoolError> {
+        if !self.shared.store_is_up() {
+            // Where nothing is cold, retention does not need the store.
+            let all_hot = self.state.lock().manifest.files.is_empty();
+            if all_hot && self.expire().await? {
+                report.expired_partitions += 1;
+            }
+            return Ok(());
+        }
+        self.release_what_is_cold().await?;
+        self.expire_and_delete(report).await
+    }
+
+    pub(crate) async fn expire_and_delete(
+        &self,
+        report: &mut MaintenanceReport,
+    ) -> Result<(), CoolError> {
         if self.expire().await? {
             report.expired_partitions += 1;
         }
-        report.cooled.add(self.cool(CoolWhat::Due).await?);
         report.deleted_files += self.delete_dropped().await?;
         Ok(())
     }
@@ -177,7 +239,7 @@ impl TieredPartition {
         self.state.lock().rest_until_ns = until_ns;
     }
 
-    fn rests(&self) -> bool {
+    pub(crate) fn rests(&self) -> bool {
         let until_ns = self.state.lock().rest_until_ns;
         self.is_resting(until_ns)
     }

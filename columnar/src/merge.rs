@@ -41,12 +41,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use basalt_proto::Offset;
 use object_store::path::Path;
 
-use crate::cool::{Outcome, blocking, ended_early};
+use crate::commit::Outcome;
+use crate::cool::{blocking, ended_early};
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::hydrate::{check_frames, has_keys, read_chunk, verify_bytes, verify_footer};
+use crate::litter::Unwanted;
 use crate::maintenance::MaintenanceReport;
 use crate::manifest::Manifest;
+use crate::object_reader::Footers;
 use crate::partition::TieredPartition;
 use crate::paths;
 use crate::sink::{self, parts};
@@ -120,7 +123,9 @@ impl TieredPartition {
                 Ok(Some(merged)) => report.merged.add(merged),
                 Ok(None) => break,
                 Err(error) => {
-                    self.rest_from_merging();
+                    if !self.shared.note_failure(&error) {
+                        self.rest_from_merging();
+                    }
                     return Err(error);
                 }
             }
@@ -149,9 +154,9 @@ impl TieredPartition {
         if let Err(error) = &written {
             self.set_apart(&inputs, error);
         }
-        let file = written?;
+        let (file, unwanted) = written?;
         let _work = self.work.lock().await;
-        if !self.replace(&inputs, &file).await? {
+        if !self.replace(&inputs, &file, unwanted).await? {
             return Ok(None);
         }
         let report = MergeReport {
@@ -210,8 +215,11 @@ impl TieredPartition {
         }
     }
 
-    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted.
-    async fn write_merged(&self, inputs: &[Arc<ColdFile>]) -> Result<Arc<ColdFile>, CoolError> {
+    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted, as is the object unless it is kept.
+    async fn write_merged(
+        &self,
+        inputs: &[Arc<ColdFile>],
+    ) -> Result<(Arc<ColdFile>, Unwanted), CoolError> {
         let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else {
             return Err(CoolError::Closed);
         };
@@ -223,13 +231,14 @@ impl TieredPartition {
             .map_err(|_| CoolError::Closed)?;
         let name = paths::object_name(first.base_offset, last.end_offset, &nonce());
         let path = self.key.prefix().join(name.as_str());
-        let written = self.copy_and_prove(inputs, &path).await;
-        match &written {
-            Err(CoolError::Stopped(_)) | Ok(_) => {}
-            // Nobody knows of the object yet. If it cannot be deleted, the next start does it.
-            Err(_) => drop(self.shared.store.delete(&path).await),
+        let unwanted = self.shared.litter.unwanted(&path);
+        match self.copy_and_prove(inputs, &path).await {
+            Ok(file) => Ok((file, unwanted)),
+            Err(error) => {
+                self.shared.give_up(unwanted, &error).await;
+                Err(error)
+            }
         }
-        written
     }
 
     async fn copy_and_prove(
@@ -261,11 +270,12 @@ impl TieredPartition {
             let (store, proved) = (Arc::clone(object_store), Arc::clone(&file));
             let handle = tokio::runtime::Handle::current();
             blocking(move || {
+                let footers = Footers::default();
                 for (chunk, expected) in proved.chunks.iter().zip(rebuilt) {
                     sign.check()?;
                     let out = &mut std::io::sink();
                     let found = handle
-                        .block_on(read_chunk(&store, &proved, chunk, out))
+                        .block_on(read_chunk(&store, &footers, &proved, chunk, out))
                         .map_err(CoolError::Replay)?;
                     check_frames(&proved, chunk, found, expected).map_err(CoolError::Replay)?;
                 }
@@ -294,6 +304,7 @@ impl TieredPartition {
             object_store: Arc::clone(self.shared.store.object_store()),
             handle: tokio::runtime::Handle::current(),
             files: inputs.to_vec(),
+            footers: Footers::default(),
             has_keys,
             sign: sign.clone(),
         };
@@ -306,7 +317,14 @@ impl TieredPartition {
             copied = Some(copying.await.map_err(|error| ended_early(&error))??);
             Ok::<(), CoolError>(())
         };
-        sink::upload(&self.shared.store, path, parts_out, whole).await??;
+        sink::upload(
+            &self.shared.store,
+            &self.shared.litter,
+            path,
+            parts_out,
+            whole,
+        )
+        .await??;
         copied.ok_or(CoolError::Closed)
     }
 
@@ -315,21 +333,21 @@ impl TieredPartition {
         &self,
         inputs: &[Arc<ColdFile>],
         file: &Arc<ColdFile>,
+        unwanted: Unwanted,
     ) -> Result<bool, CoolError> {
         let next = match self.prove_and_plan(inputs, file).await {
             Ok(Some(next)) => next,
             Ok(None) => {
                 // Retention took some of them meanwhile.
-                self.shared.store.delete(&file.path).await?;
+                self.shared.discard(unwanted).await;
                 return Ok(false);
             }
             Err(error) => {
-                if !matches!(error, CoolError::Stopped(_)) {
-                    drop(self.shared.store.delete(&file.path).await);
-                }
+                self.shared.give_up(unwanted, &error).await;
                 return Err(error);
             }
         };
+        unwanted.keep();
         match self.commit(next).await {
             Ok(Outcome::New) => Ok(true),
             Ok(Outcome::Earlier) => {

@@ -43,6 +43,16 @@ pub(crate) fn manifest_path(partition_prefix: &Path, version: u64) -> Path {
     manifest_prefix(partition_prefix).join(format!("{version:020}.json"))
 }
 
+/// The topic in whose folder an object is, and its id.
+pub(crate) fn topic_of(path: &Path) -> Option<(TopicName, u64)> {
+    let mut parts = path.parts();
+    let topic = TopicName::new(parts.next()?.as_ref()).ok()?;
+    let id = parts.next()?;
+    let topic_id = u64::from_str_radix(id.as_ref(), 16).ok()?;
+    // No other way to write it than ours.
+    (format!("{topic_id:016x}") == id.as_ref()).then_some((topic, topic_id))
+}
+
 /// What an object below a topic's folder is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Found {

@@ -4,26 +4,45 @@
 //!   is there, in hot segments, or expired. A file whose manifest was lost is kept and reported. Where only the manifest says so, it is proved to be
 //!   durable first (COL-15).
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-use basalt_log::Partition;
+use basalt_log::{Log, Partition};
 use basalt_proto::{Offset, PartitionId, TopicName};
+use futures::StreamExt;
 use object_store::path::Path;
+use parking_lot::{Mutex, RwLock};
+use tokio::runtime::Handle;
 
+use crate::cache::ChunkCache;
+use crate::config::ColdConfig;
+use crate::delete;
 use crate::error::{CoolError, TierError};
 use crate::manifest::{self, Manifest, ManifestError, PartitionKey};
+use crate::owner::Owner;
+use crate::pace::Turns;
 use crate::partition::TieredPartition;
 use crate::paths::{self, Found};
 use crate::shared::Shared;
+use crate::steps::Steps;
 use crate::store::{ColdStore, StoreError};
+use crate::tiered::{Partitions, Tier};
 
-/// What a listing of a topic's folder shows.
+/// Partitions whose manifests are read at the same time.
+const OPENINGS: usize = 16;
+
+/// What one listing of the whole store shows, by topic.
+#[derive(Debug, Default)]
+pub(crate) struct StoreListing(BTreeMap<(TopicName, u64), TopicListing>);
+
+/// What is in a topic's folder.
 #[derive(Debug, Default)]
 pub(crate) struct TopicListing {
     partitions: BTreeMap<PartitionId, PartitionListing>,
     leftovers: Vec<Path>,
+    /// Whether its deletion was begun.
+    pub(crate) has_tombstone: bool,
 }
 
 #[derive(Debug, Default)]
@@ -32,37 +51,52 @@ struct PartitionListing {
     objects: Vec<Path>,
 }
 
-impl TopicListing {
-    pub(crate) async fn read(
-        store: &ColdStore,
-        topic: &TopicName,
-        topic_id: u64,
-    ) -> Result<Self, StoreError> {
-        let prefix = paths::topic_prefix(topic, topic_id);
+impl StoreListing {
+    /// One walk over everything: a request for a thousand objects, instead of some for each topic.
+    pub(crate) async fn read(store: &ColdStore) -> Result<Self, StoreError> {
         let mut listing = Self::default();
-        for path in store.list(&prefix).await? {
-            match paths::classify(&prefix, &path) {
-                Found::Object { partition, .. } => {
-                    listing
-                        .partitions
-                        .entry(partition)
-                        .or_default()
-                        .objects
-                        .push(path);
-                }
-                Found::Manifest { partition, version } => {
-                    listing
-                        .partitions
-                        .entry(partition)
-                        .or_default()
-                        .versions
-                        .push(version);
-                }
-                Found::Leftover => listing.leftovers.push(path),
-                Found::Tombstone | Found::Foreign => {}
+        for path in store.list(&Path::default()).await? {
+            let Some((topic, topic_id)) = paths::topic_of(&path) else {
+                continue;
+            };
+            let prefix = paths::topic_prefix(&topic, topic_id);
+            let found = paths::classify(&prefix, &path);
+            if found != Found::Foreign {
+                let topic = listing.0.entry((topic, topic_id)).or_default();
+                topic.add(found, path);
             }
         }
         Ok(listing)
+    }
+
+    /// The topics that have objects.
+    pub(crate) fn topics(&self) -> impl Iterator<Item = (&TopicName, u64, &TopicListing)> {
+        let topics = self.0.iter();
+        topics.map(|((topic, topic_id), listing)| (topic, *topic_id, listing))
+    }
+
+    /// What there is of a topic.
+    pub(crate) fn take(&mut self, topic: &TopicName, topic_id: u64) -> TopicListing {
+        let key = (topic.clone(), topic_id);
+        self.0.remove(&key).unwrap_or_default()
+    }
+}
+
+impl TopicListing {
+    fn add(&mut self, found: Found, path: Path) {
+        match found {
+            Found::Object { partition, .. } => {
+                let partition = self.partitions.entry(partition).or_default();
+                partition.objects.push(path);
+            }
+            Found::Manifest { partition, version } => {
+                let partition = self.partitions.entry(partition).or_default();
+                partition.versions.push(version);
+            }
+            Found::Leftover => self.leftovers.push(path),
+            Found::Tombstone => self.has_tombstone = true,
+            Found::Foreign => {}
+        }
     }
 
     /// The partitions that have objects or manifests.
@@ -79,11 +113,80 @@ impl TopicListing {
     }
 }
 
-/// Opens a partition as its newest manifest describes it.
-pub(crate) async fn open_partition(
+impl Tier {
+    /// Claims the store, and opens every partition as its newest manifest describes it.
+    pub(crate) async fn open(
+        log: Arc<Log>,
+        store: ColdStore,
+        config: ColdConfig,
+        steps: Arc<dyn Steps>,
+        runtime: Handle,
+    ) -> Result<Arc<Self>, TierError> {
+        let disk = Arc::clone(log.disk());
+        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, disk, runtime.clone())
+            .map_err(|source| TierError::Cache {
+                path: config.cache_dir.clone(),
+                source,
+            })?;
+        let (claim, owner) = match Owner::claim(&store, &log).await? {
+            Some(claimed) => {
+                store.remove_staged()?;
+                let (claim, owner) = claimed.split();
+                (Some(claim), Some(owner))
+            }
+            None => (None, None),
+        };
+        let mut listing = StoreListing::read(&store).await?;
+        delete::finish_deletions(&store, &log, &listing).await?;
+        let shared = Shared::new(log, store, config, steps, runtime, cache, owner);
+        let may_have_twin = claim.as_ref().is_some_and(|claim| claim.may_have_twin);
+        let partitions = open_partitions(&shared, &mut listing, may_have_twin).await?;
+        if let Some(claim) = claim {
+            claim.finish(&shared.log)?;
+        }
+        let tier = Self {
+            shared,
+            partitions: RwLock::new(partitions),
+            deleted: Mutex::new(Vec::new()),
+            turns: Mutex::new(Turns::default()),
+        };
+        tier.recount();
+        Ok(Arc::new(tier))
+    }
+}
+
+/// Opens all partitions, some at a time: each waits for the store most of its time.
+async fn open_partitions(
+    shared: &Arc<Shared>,
+    listing: &mut StoreListing,
+    may_have_twin: bool,
+) -> Result<Partitions, TierError> {
+    let mut partitions = HashMap::new();
+    for topic in shared.log.topics() {
+        let listing = listing.take(topic.name(), topic.id().0);
+        listing.delete_leftovers(&shared.store).await?;
+        // One whose records are all cold may have no folder any more.
+        for id in listing.partitions() {
+            let _ = topic.partition(id);
+        }
+        let listing = &listing;
+        let mut opened = futures::stream::iter(topic.used_partitions())
+            .map(|hot| async move { open_partition(&hot, shared, listing, may_have_twin).await })
+            .buffer_unordered(OPENINGS);
+        while let Some(partition) = opened.next().await {
+            let partition = partition?;
+            partitions.insert((topic.id().0, partition.id()), partition);
+        }
+    }
+    Ok(partitions)
+}
+
+/// A partition as its newest manifest describes it, which is then written anew if the data folder may have a twin (COL-32).
+async fn open_partition(
     hot: &Arc<Partition>,
     shared: &Arc<Shared>,
     listing: &TopicListing,
+    may_have_twin: bool,
 ) -> Result<Arc<TieredPartition>, TierError> {
     let nothing = PartitionListing::default();
     let found = listing.partitions.get(&hot.id()).unwrap_or(&nothing);
@@ -119,6 +222,9 @@ pub(crate) async fn open_partition(
         });
     }
     let partition = TieredPartition::new(Arc::clone(hot), Arc::clone(shared), manifest);
+    if may_have_twin {
+        partition.shut_out_twin().await.map_err(failed)?;
+    }
     // What a full disk does not let be tidied up is tidied up later: no reader sees any of it.
     match partition.unless_full(tidy(&partition, found).await) {
         Ok(()) => Ok(partition),

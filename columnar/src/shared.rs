@@ -4,17 +4,23 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use basalt_log::{Disk, Log, SegmentView};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
+use crate::budget::Budget;
 use crate::cache::{ChunkCache, Hydrated};
 use crate::config::ColdConfig;
-use crate::error::HydrateError;
+use crate::error::{CoolError, HydrateError};
 use crate::file::ColdFile;
 use crate::hydrate::read_chunk;
+use crate::litter::{Litter, Unwanted};
 use crate::manifest::PartitionKey;
+use crate::object_reader::Footers;
+use crate::owner::{Owner, OwnerError};
+use crate::pace::Pace;
 use crate::schemas::Schemas;
 use crate::steps::Steps;
 use crate::store::ColdStore;
@@ -23,8 +29,10 @@ use crate::store::ColdStore;
 const HYDRATIONS: usize = 3;
 /// How many of them may be ahead of any reader.
 const PREFETCHES: usize = 1;
-/// Segments that are cooled, and files that are merged, at the same time.
-pub(crate) const COOLINGS: usize = 2;
+/// Segments that are cooled, and files that are merged, at the same time: on the server's own disk.
+const LOCAL_COOLINGS: usize = 2;
+/// The same where each waits for a network most of its time.
+const REMOTE_COOLINGS: usize = 4;
 
 /// Settings and services.
 #[derive(Debug)]
@@ -39,6 +47,13 @@ pub(crate) struct Shared {
     /// The cold tier's own threads: what it does never runs on those that serve connections.
     pub(crate) runtime: Handle,
     pub(crate) hydrator: Arc<Hydrator>,
+    /// Our claim to the store, if others can reach it.
+    pub(crate) owner: Option<Owner>,
+    pub(crate) litter: Litter,
+    pub(crate) budget: Budget,
+    pub(crate) pace: Pace,
+    /// Places for segments that are cooled, and for the file that is merged.
+    pub(crate) places: usize,
     pub(crate) coolings: Semaphore,
     /// Held by the one who merges: one file at a time, so that cooling always finds a place beside it.
     pub(crate) merge_turn: tokio::sync::Mutex<()>,
@@ -56,24 +71,35 @@ impl Shared {
         steps: Arc<dyn Steps>,
         runtime: Handle,
         cache: Arc<ChunkCache>,
+        owner: Option<Owner>,
     ) -> Arc<Self> {
+        let places = match store.root() {
+            Some(_) => LOCAL_COOLINGS,
+            None => REMOTE_COOLINGS,
+        };
         let hydrator = Arc::new(Hydrator {
             store: store.clone(),
             runtime: runtime.clone(),
             cache,
+            footers: Arc::default(),
             hydrations: Arc::new(Semaphore::new(HYDRATIONS)),
             prefetches: Arc::new(Semaphore::new(PREFETCHES)),
         });
         Arc::new(Self {
             log,
             store,
+            budget: Budget::new(config.hot_limit_bytes),
             config,
             schemas: Schemas::default(),
             steps,
             writer: crate::store::nonce(),
             runtime,
             hydrator,
-            coolings: Semaphore::new(COOLINGS),
+            owner,
+            litter: Litter::default(),
+            pace: Pace::default(),
+            places,
+            coolings: Semaphore::new(places),
             merge_turn: tokio::sync::Mutex::new(()),
             wake: Notify::new(),
             wake_merging: Notify::new(),
@@ -83,6 +109,50 @@ impl Shared {
     pub(crate) fn now_ns(&self) -> u64 {
         self.log.clock().now_ns()
     }
+
+    /// Deletes an object that was not written as it should have been, or is of no use. What a test stops stays, as after a crash.
+    pub(crate) async fn give_up(&self, object: Unwanted, error: &CoolError) {
+        match error {
+            CoolError::Stopped(_) => object.keep(),
+            _ => self.discard(object).await,
+        }
+    }
+
+    /// Deletes an object that nobody knows of, now or later.
+    pub(crate) async fn discard(&self, object: Unwanted) {
+        if self.store.delete(object.path()).await.is_ok() {
+            object.keep();
+        }
+    }
+
+    /// Whether the store did not fail a moment ago.
+    pub(crate) fn store_is_up(&self) -> bool {
+        self.pace.rests(self.now_ns()).is_none()
+    }
+
+    /// How long maintenance may sleep when nothing happens.
+    pub(crate) fn time_to_next_pass(&self) -> Duration {
+        let interval = self.config.maintenance_interval;
+        let rest = self.pace.rests(self.now_ns());
+        rest.map_or(interval, |rest| rest.min(interval))
+    }
+
+    /// Whether somebody else has claimed the store, looked up in it (COL-30).
+    pub(crate) async fn check_owner(&self) -> Result<(), OwnerError> {
+        match &self.owner {
+            Some(owner) => owner.check().await,
+            None => Ok(()),
+        }
+    }
+
+    /// What an error means to the pace: a remote store that fails is left alone for a while.
+    pub(crate) fn note_failure(&self, error: &CoolError) -> bool {
+        let failing = self.store.root().is_none() && error.is_store_failing();
+        if failing {
+            self.pace.failed(self.now_ns(), crate::store::chance());
+        }
+        failing
+    }
 }
 
 /// Rebuilds frames from cold files. It knows nothing of the log, so that what it does in the background keeps no log open.
@@ -91,6 +161,7 @@ pub(crate) struct Hydrator {
     store: ColdStore,
     runtime: Handle,
     pub(crate) cache: Arc<ChunkCache>,
+    footers: Arc<Footers>,
     hydrations: Arc<Semaphore>,
     prefetches: Arc<Semaphore>,
 }
@@ -105,6 +176,7 @@ impl Hydrator {
     ) -> Hydrated {
         let name = chunk_name(key, file, chunk);
         let (store, runtime) = (self.store.clone(), self.runtime.clone());
+        let footers = Arc::clone(&self.footers);
         let (permits, file) = (Arc::clone(&self.hydrations), Arc::clone(file));
         let disk = Arc::clone(self.cache.disk());
         let load = move |unfinished: PathBuf, path: PathBuf| async move {
@@ -119,6 +191,7 @@ impl Hydrator {
                 write_chunk(
                     &handle,
                     &store,
+                    &footers,
                     &file,
                     chunk,
                     disk.as_ref(),
@@ -168,6 +241,7 @@ fn chunk_name(key: &PartitionKey, file: &ColdFile, chunk: usize) -> String {
 fn write_chunk(
     handle: &Handle,
     store: &ColdStore,
+    footers: &Footers,
     file: &ColdFile,
     chunk: usize,
     disk: &dyn Disk,
@@ -188,7 +262,13 @@ fn write_chunk(
         });
     };
     let mut out = BufWriter::with_capacity(1 << 20, File::create(unfinished).map_err(cache)?);
-    handle.block_on(read_chunk(store.object_store(), file, chunk, &mut out))?;
+    handle.block_on(read_chunk(
+        store.object_store(),
+        footers,
+        file,
+        chunk,
+        &mut out,
+    ))?;
     // The cache is emptied at start, so nothing in it need be durable.
     out.flush().map_err(cache)?;
     drop(out);

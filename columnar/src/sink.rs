@@ -8,6 +8,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use tokio::sync::mpsc;
 
+use crate::litter::Litter;
 use crate::store::{ColdStore, StoreError};
 use crate::writer::crc32_value;
 
@@ -78,37 +79,64 @@ impl Write for PartSink {
     }
 }
 
-/// Uploads the parts as one object, which appears under its name only when all of them came: `whole` says whether they did.
+/// Uploads the parts as one object, which appears under its name only when all of them came: `whole` says whether they did. What fits
+/// into one part goes to a remote store by one request.
 ///
 /// # Errors
-/// The first error of the store; the upload is then aborted.
+/// The first error of the store; the upload is then aborted, or is litter.
 pub(crate) async fn upload<E>(
     store: &ColdStore,
+    litter: &Litter,
     path: &Path,
     mut parts: PartSource,
     whole: impl Future<Output = Result<(), E>>,
 ) -> Result<Result<(), E>, StoreError> {
     let write_error = || StoreError::object("write", path);
-    let mut upload = store
+    let first = parts.0.recv().await;
+    let second = parts.0.recv().await;
+    if second.is_none() && store.root().is_none() {
+        let whole = whole.await;
+        if whole.is_ok() {
+            let payload = PutPayload::from_bytes(first.unwrap_or_default());
+            let put = store.object_store().put(path, payload).await;
+            put.map_err(write_error())?;
+        }
+        return Ok(whole);
+    }
+    let upload = store
         .object_store()
         .put_multipart(path)
         .await
         .map_err(write_error())?;
+    let mut open = litter.open_upload(path, upload);
     let mut sent = Ok(());
-    while let Some(part) = parts.0.recv().await {
-        sent = upload.put_part(PutPayload::from_bytes(part)).await;
+    let mut next = first;
+    let mut waiting = second;
+    while let Some(part) = next {
+        sent = match open.upload() {
+            Ok(upload) => upload.put_part(PutPayload::from_bytes(part)).await,
+            Err(error) => Err(error),
+        };
         if sent.is_err() {
             break;
         }
+        next = match waiting.take() {
+            Some(part) => Some(part),
+            None => parts.0.recv().await,
+        };
     }
     // Lets a writer that waits for room go on to find out.
     drop(parts);
     let whole = whole.await;
     if sent.is_err() || whole.is_err() {
-        // What an abort leaves is collected at the next start, or by the bucket's own rule for unfinished uploads.
-        let _ = upload.abort().await;
+        let aborted = open.upload().map_err(write_error())?.abort().await;
+        if aborted.is_ok() {
+            open.finish();
+        }
         return sent.map_err(write_error()).map(|()| whole);
     }
+    let upload = open.upload().map_err(write_error())?;
     upload.complete().await.map_err(write_error())?;
+    open.finish();
     Ok(whole)
 }

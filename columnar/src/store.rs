@@ -6,7 +6,12 @@
 //! - **COL-1**: whatever [`ColdStore::sync`] or [`ColdStore::put_new`] returned for is there after a power cut.
 //! - **COL-2**: [`ColdStore::put_new`] never replaces an object, and no reader ever sees a part of one.
 
-use std::fs::File;
+mod explain;
+mod local;
+mod location;
+mod open;
+
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::path::{Path as FsPath, PathBuf};
@@ -18,14 +23,36 @@ use object_store::local::LocalFileSystem;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 
+use local::{
+    blocking, fs_path, remove_empty_below, remove_staged, sync_file_and_folders, sync_one,
+};
+
+pub(crate) use explain::{NEEDS_CONDITIONAL_PUTS, explained};
+pub use local::holds_files;
+pub use location::{LocationError, StoreConfig};
+
 /// What a name ends in while its object is being written by [`ColdStore::put_new`] on a local store.
 pub(crate) const UNCOMMITTED_SUFFIX: &str = ".uncommitted";
 
 /// Where cold objects are kept. Cheap to clone.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct ColdStore {
     object_store: Arc<dyn ObjectStore>,
     root: Option<PathBuf>,
+    /// What people call it.
+    name: Arc<str>,
+    /// Whether other servers may reach it, so that who may write must be settled ([`crate::owner`]).
+    shared: bool,
+}
+
+/// Leaves out the store's client, which knows secrets.
+impl fmt::Debug for ColdStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ColdStore")
+            .field("name", &self.name)
+            .field("shared", &self.shared)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Why the store did not do something.
@@ -52,6 +79,12 @@ pub enum StoreError {
         #[source]
         source: object_store::Error,
     },
+    /// The settings name no store that can be used.
+    #[error(transparent)]
+    Location(#[from] LocationError),
+    /// The store cannot be used as it is: it is not there, lets nobody in, or cannot do what is needed.
+    #[error(transparent)]
+    Unusable(Box<UnusableStore>),
     /// An object is there already.
     #[error("{path} is there already")]
     Exists {
@@ -76,6 +109,21 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+}
+
+/// What is wrong with a store, and what to do about it.
+#[derive(Debug, thiserror::Error)]
+#[error("{store} {problem}: {remedy}")]
+pub struct UnusableStore {
+    /// The store.
+    pub store: String,
+    /// What is wrong with it.
+    pub problem: &'static str,
+    /// What to do about it.
+    pub remedy: &'static str,
+    /// The store's error, if that is how it shows.
+    #[source]
+    pub source: Option<object_store::Error>,
 }
 
 impl StoreError {
@@ -121,22 +169,28 @@ impl ColdStore {
         root: impl Into<PathBuf>,
         wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
     ) -> Result<Self, StoreError> {
-        let root = root.into();
+        let store = Self::in_folder(&root.into(), wrap)?;
+        store.remove_staged()?;
+        Ok(store)
+    }
+
+    fn in_folder(
+        root: &FsPath,
+        wrap: impl FnOnce(Arc<dyn ObjectStore>) -> Arc<dyn ObjectStore>,
+    ) -> Result<Self, StoreError> {
         let folder = |source: io::Error| StoreError::Folder {
-            path: root.clone(),
+            path: root.to_owned(),
             source,
         };
-        std::fs::create_dir_all(&root).map_err(folder)?;
+        std::fs::create_dir_all(root).map_err(folder)?;
         let root = root.canonicalize().map_err(folder)?;
         let local = LocalFileSystem::new_with_prefix(&root)
             .map_err(StoreError::object("open", &Path::default()))?;
-        remove_staged(&root).map_err(|source| StoreError::Folder {
-            path: root.clone(),
-            source,
-        })?;
         Ok(Self {
             object_store: wrap(Arc::new(local)),
+            name: root.display().to_string().into(),
             root: Some(root),
+            shared: false,
         })
     }
 
@@ -144,9 +198,46 @@ impl ColdStore {
     #[must_use]
     pub fn remote(object_store: Arc<dyn ObjectStore>) -> Self {
         Self {
+            name: object_store.to_string().into(),
             object_store,
             root: None,
+            shared: false,
         }
+    }
+
+    /// The same as one that other servers may reach: it is claimed before it is used ([`crate::TieredLog::open`]).
+    #[must_use]
+    pub fn shared(self) -> Self {
+        Self {
+            shared: true,
+            ..self
+        }
+    }
+
+    /// Whether other servers may reach it.
+    #[must_use]
+    pub const fn is_shared(&self) -> bool {
+        self.shared
+    }
+
+    /// What people call it: a URL without secrets, or a folder.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Removes what a stopped upload left in a local store's folder. Whoever calls it is the only one who uploads.
+    ///
+    /// # Errors
+    /// [`StoreError::Folder`].
+    pub(crate) fn remove_staged(&self) -> Result<(), StoreError> {
+        let Some(root) = &self.root else {
+            return Ok(());
+        };
+        remove_staged(root).map_err(|source| StoreError::Folder {
+            path: root.clone(),
+            source,
+        })
     }
 
     /// The store itself, for readers.
@@ -293,8 +384,9 @@ impl ColdStore {
     /// # Errors
     /// [`StoreError::Object`].
     pub async fn list(&self, prefix: &Path) -> Result<Vec<Path>, StoreError> {
+        let below = (!prefix.as_ref().is_empty()).then_some(prefix);
         self.object_store
-            .list(Some(prefix))
+            .list(below)
             .map_ok(|found| found.location)
             .try_collect()
             .await
@@ -339,164 +431,13 @@ impl ColdStore {
 
 /// 16 hex digits that nobody else has.
 pub(crate) fn nonce() -> String {
-    format!("{:016x}", RandomState::new().build_hasher().finish())
+    format!("{:016x}", chance())
 }
 
-fn fs_path(root: &FsPath, path: &Path) -> PathBuf {
-    let mut file = root.to_path_buf();
-    file.extend(path.parts().map(|part| part.as_ref().to_owned()));
-    file
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
-) -> Result<T, StoreError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(stopped) => Err(StoreError::Sync {
-            path: PathBuf::new(),
-            source: io::Error::other(stopped),
-        }),
-    }
-}
-
-/// Syncs a file or a folder. Only a failed fsync leaves in doubt what is on the disk; a failed open (no descriptor free) does not.
-fn sync_one(path: &FsPath) -> Result<(), StoreError> {
-    let opened = File::open(path).map_err(|source| StoreError::Open {
-        path: path.to_path_buf(),
-        source,
-    })?;
-    opened.sync_all().map_err(|source| StoreError::Sync {
-        path: path.to_path_buf(),
-        source,
-    })
-}
-
-fn sync_file_and_folders(root: &FsPath, file: &FsPath) -> Result<(), StoreError> {
-    sync_one(file)?;
-    for folder in file
-        .ancestors()
-        .skip(1)
-        .take_while(|folder| folder.starts_with(root))
-    {
-        sync_one(folder)?;
-    }
-    Ok(())
-}
-
-fn remove_empty_below(folder: &FsPath) {
-    if let Ok(entries) = std::fs::read_dir(folder) {
-        for entry in entries.flatten() {
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                remove_empty_below(&entry.path());
-            }
-        }
-    }
-    let _ = std::fs::remove_dir(folder);
-}
-
-/// Removes what `LocalFileSystem` leaves behind when it is stopped while it writes: files called `<name>#<number>`, which it
-/// hides from its listings.
-fn remove_staged(folder: &FsPath) -> io::Result<()> {
-    for entry in std::fs::read_dir(folder)? {
-        let entry = entry?;
-        if entry.file_type()?.is_dir() {
-            remove_staged(&entry.path())?;
-        } else if is_staged(&entry.file_name().to_string_lossy()) {
-            std::fs::remove_file(entry.path())?;
-        }
-    }
-    Ok(())
-}
-
-fn is_staged(name: &str) -> bool {
-    name.rsplit_once('#').is_some_and(|(name, number)| {
-        (name.ends_with(".parquet") || name.ends_with(UNCOMMITTED_SUFFIX) || name == "DELETED")
-            && !number.is_empty()
-            && number.bytes().all(|byte| byte.is_ascii_digit())
-    })
+/// Any number.
+pub(crate) fn chance() -> u64 {
+    RandomState::new().build_hasher().finish()
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use object_store::memory::InMemory;
-
-    #[tokio::test]
-    async fn put_new_creates_once_and_never_replaces() {
-        let folder = tempfile::tempdir().unwrap();
-        for store in [
-            ColdStore::local(folder.path()).unwrap(),
-            ColdStore::remote(Arc::new(InMemory::new())),
-        ] {
-            let path = Path::from("a/b/1.json");
-            store
-                .put_new(&path, Bytes::from_static(b"one"))
-                .await
-                .unwrap();
-            let again = store.put_new(&path, Bytes::from_static(b"two")).await;
-            assert!(matches!(again, Err(StoreError::Exists { .. })), "{again:?}");
-            assert_eq!(store.get(&path).await.unwrap(), "one");
-            assert_eq!(
-                store.list(&Path::from("a")).await.unwrap(),
-                [path],
-                "nothing else is left"
-            );
-        }
-    }
-
-    #[tokio::test]
-    async fn only_one_of_many_concurrent_creators_wins() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = ColdStore::local(folder.path()).unwrap();
-        let path = Path::from("manifest/1.json");
-        let tries = (0..16).map(|n| store.put_new(&path, Bytes::from(n.to_string())));
-        let won = futures::future::join_all(tries)
-            .await
-            .into_iter()
-            .filter(Result::is_ok)
-            .count();
-        assert_eq!(won, 1);
-    }
-
-    #[tokio::test]
-    async fn leftovers_of_a_stopped_upload_are_removed_at_open_and_nothing_else() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("t/1");
-        std::fs::create_dir_all(&inner).unwrap();
-        std::fs::write(inner.join("x.parquet#1"), b"part").unwrap();
-        std::fs::write(inner.join("x.parquet"), b"whole").unwrap();
-        std::fs::write(inner.join("notes#1"), b"mine").unwrap();
-        drop(ColdStore::local(folder.path()).unwrap());
-        let mut names: Vec<_> = std::fs::read_dir(&inner)
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
-        names.sort();
-        assert_eq!(names, ["notes#1", "x.parquet"]);
-    }
-
-    #[tokio::test]
-    async fn a_sync_that_could_not_even_open_the_file_is_not_a_failed_sync() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = ColdStore::local(folder.path()).unwrap();
-        let failed = store.sync(&Path::from("t/1/0/gone.parquet")).await;
-        assert!(matches!(failed, Err(StoreError::Open { .. })), "{failed:?}");
-    }
-
-    #[tokio::test]
-    async fn deleting_what_is_not_there_is_fine_and_empty_folders_go() {
-        let folder = tempfile::tempdir().unwrap();
-        let store = ColdStore::local(folder.path()).unwrap();
-        let path = Path::from("t/1/0/a.parquet");
-        store
-            .put_durable(&path, Bytes::from_static(b"x"))
-            .await
-            .unwrap();
-        store.delete(&path).await.unwrap();
-        store.delete(&path).await.unwrap();
-        store.delete_durable(&path).await.unwrap();
-        store.remove_empty_folders(&Path::from("t/1")).await;
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError};
 use basalt_proto::{Offset, PartitionId, TopicName};
@@ -10,15 +11,14 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
-use crate::cache::ChunkCache;
 use crate::config::ColdConfig;
-use crate::cool::{CoolReport, CoolWhat, blocking};
+use crate::cool::{CoolReport, blocking};
 use crate::delete::{self, DeletedTopic};
 use crate::error::{CoolError, DeleteError, ShutdownError, TierError};
 use crate::maintenance::{self, MaintenanceReport};
 use crate::manifest::Manifest;
+use crate::pace::Turns;
 use crate::partition::{TierBounds, TieredPartition};
-use crate::recover::{TopicListing, open_partition};
 use crate::schemas;
 use crate::shared::Shared;
 use crate::steps::{NoSteps, Steps};
@@ -26,13 +26,15 @@ use crate::store::ColdStore;
 
 /// Threads that drive the cold tier's waiting.
 const WORKERS: usize = 1;
+/// How long a shutdown waits for a store to delete what stopped uploads have left.
+const LAST_SWEEP: Duration = Duration::from_secs(5);
 /// Threads that may block: far more than [`crate::shared`] lets run at the same time, since those wait for others to read files.
 const BLOCKING_THREADS: usize = 32;
 
 /// A log whose older part lives in an object store. What servers and queries hold.
 #[derive(Debug)]
 pub struct TieredLog {
-    tier: Arc<Tier>,
+    pub(crate) tier: Arc<Tier>,
     runtime: Mutex<Option<Runtime>>,
     maintenance: Mutex<Option<JoinHandle<()>>>,
 }
@@ -41,9 +43,13 @@ pub struct TieredLog {
 #[derive(Debug)]
 pub(crate) struct Tier {
     pub(crate) shared: Arc<Shared>,
-    partitions: RwLock<HashMap<(u64, PartitionId), Arc<TieredPartition>>>,
+    pub(crate) partitions: RwLock<Partitions>,
     pub(crate) deleted: Mutex<Vec<DeletedTopic>>,
+    pub(crate) turns: Mutex<Turns>,
 }
+
+/// By topic id and number.
+pub(crate) type Partitions = HashMap<(u64, PartitionId), Arc<TieredPartition>>;
 
 impl TieredLog {
     /// Opens the cold part of every partition of `log`: reads the newest manifests, releases segments that are cold, deletes what
@@ -257,6 +263,7 @@ impl TieredLog {
             // The error says that it was stopped, which is what was asked.
             let _ = running.await;
         }
+        self.tier.sweep_before_the_end().await;
         let log = Arc::clone(self.log());
         let closed = tokio::task::spawn_blocking(move || log.close()).await;
         closed.unwrap_or_else(|stopped| std::panic::resume_unwind(stopped.into_panic()))?;
@@ -299,41 +306,6 @@ impl Drop for RuntimeGuard {
 }
 
 impl Tier {
-    async fn open(
-        log: Arc<Log>,
-        store: ColdStore,
-        config: ColdConfig,
-        steps: Arc<dyn Steps>,
-        runtime: Handle,
-    ) -> Result<Arc<Self>, TierError> {
-        let disk = Arc::clone(log.disk());
-        let cache = ChunkCache::open(&config.cache_dir, config.cache_bytes, disk, runtime.clone())
-            .map_err(|source| TierError::Cache {
-                path: config.cache_dir.clone(),
-                source,
-            })?;
-        delete::finish_deletions(&store, &log).await?;
-        let shared = Shared::new(log, store, config, steps, runtime, cache);
-        let mut partitions = HashMap::new();
-        for topic in shared.log.topics() {
-            let listing = TopicListing::read(&shared.store, topic.name(), topic.id().0).await?;
-            listing.delete_leftovers(&shared.store).await?;
-            // One whose records are all cold may have no folder any more.
-            for id in listing.partitions() {
-                let _ = topic.partition(id);
-            }
-            for hot in topic.used_partitions() {
-                let partition = open_partition(&hot, &shared, &listing).await?;
-                partitions.insert((topic.id().0, hot.id()), partition);
-            }
-        }
-        Ok(Arc::new(Self {
-            shared,
-            partitions: RwLock::new(partitions),
-            deleted: Mutex::new(Vec::new()),
-        }))
-    }
-
     /// The tiered side of a partition; a new one for a topic that was created since the log was opened, none for one that was
     /// deleted meanwhile.
     pub(crate) fn partition(&self, hot: &Arc<Partition>) -> Option<Arc<TieredPartition>> {
@@ -352,6 +324,26 @@ impl Tier {
             let manifest = Manifest::empty(1, self.shared.writer.clone());
             TieredPartition::new(Arc::clone(hot), Arc::clone(&self.shared), manifest)
         })))
+    }
+
+    /// Deletes what uploads left that were stopped half way. The next start deletes what a store does not let go quickly, but for
+    /// parts of uploads.
+    async fn sweep_before_the_end(&self) {
+        let shared = &self.shared;
+        if shared.pace.rests(shared.now_ns()).is_some() {
+            return;
+        }
+        let swept = tokio::time::timeout(LAST_SWEEP, shared.litter.sweep(&shared.store)).await;
+        if !matches!(swept, Ok(Ok(_))) {
+            tracing::info!("the store keeps what stopped uploads have left, for now");
+        }
+    }
+
+    /// Counts the hot bytes of all partitions.
+    pub(crate) fn recount(&self) {
+        let partitions = self.all_partitions();
+        let hot_bytes = partitions.iter().map(|partition| partition.hot.hot_bytes());
+        self.shared.budget.recount(hot_bytes.sum());
     }
 
     pub(crate) fn partitions_of(&self, topic: &Topic) -> Vec<Arc<TieredPartition>> {
@@ -414,7 +406,7 @@ impl Tier {
             report = CoolReport::default();
             let cooled = partitions.iter().map(|partition| {
                 let through = partition.state.lock().cool_through;
-                partition.cool(CoolWhat::Through(through))
+                partition.cool_through(through)
             });
             for cooled in futures::future::join_all(cooled).await {
                 match cooled {
@@ -431,7 +423,7 @@ impl Tier {
 
 impl TieredPartition {
     /// Seals the active segment, and asks for all that is sealed to be cooled. What there is to cool.
-    async fn seal(&self) -> Result<CoolReport, CoolError> {
+    pub(crate) async fn seal(&self) -> Result<CoolReport, CoolError> {
         let hot = Arc::clone(&self.hot);
         blocking(move || hot.seal_active())
             .await?
@@ -483,7 +475,7 @@ mod tests {
 
         // Nor does one that was held all the time do anything.
         for cooled in [
-            old.cool(CoolWhat::Through(Offset::MAX)).await.map(drop),
+            old.cool_through(Offset::MAX).await.map(drop),
             old.release(Offset::MAX).await,
             old.release_cold().await,
         ] {

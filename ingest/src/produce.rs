@@ -277,7 +277,7 @@ fn append(
     let durability = Durability::from(topic.config().durability);
     let frame_count = batch.frame_count();
     let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(partition));
-    let appended = match partition.hot().append(batch, durability) {
+    let appended = match partition.append(batch, durability) {
         Ok(appended) => appended,
         Err(error) => {
             let refusal = shared.append_refusal(partition, error);

@@ -158,6 +158,17 @@ pub enum AppendError {
         #[source]
         source: std::sync::Arc<io::Error>,
     },
+    /// As much is hot as may be. Nothing was appended; appends are taken again once segments have been cooled.
+    #[error(
+        "{hot_bytes} bytes wait to be cooled and the limit is {limit_bytes}: is the store of cold files away or slow (the \
+         server's log says), or `cold.hot_limit_bytes` too low?"
+    )]
+    BudgetFull {
+        /// Bytes of frames in hot segments.
+        hot_bytes: u64,
+        /// How many there may be.
+        limit_bytes: u64,
+    },
     /// The system refused for now: no free descriptor, no memory. Nothing was appended; a later append may succeed.
     #[error(
         "{path} could not be opened for now: {source}; raise the limit on open files or try again"
@@ -205,7 +216,7 @@ impl AppendError {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::StorageFull { .. } => ErrorKind::StorageFull,
+            Self::StorageFull { .. } | Self::BudgetFull { .. } => ErrorKind::StorageFull,
             Self::Unavailable { .. } => ErrorKind::Busy,
             Self::Poisoned { .. } | Self::OffsetsExhausted => ErrorKind::StorageFailed,
             Self::Closed { .. } => ErrorKind::ShuttingDown,

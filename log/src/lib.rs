@@ -43,7 +43,7 @@ pub use config::{
     Durability, LogConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, TopicConfig, TopicConfigError,
     TopicDurability,
 };
-pub use disk::{Descriptor, Disk, DiskFile, RealDisk};
+pub use disk::{Descriptor, Disk, DiskFile, RealDisk, replace_file};
 pub use error::{
     AppendError, CloseError, CommitError, DiskError, OpenError, ReadError, ReleaseError, TopicError,
 };

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail, ensure};
 use arrow::array::{StringArray, UInt64Array};
 use basalt_columnar::check::check_cold;
+use basalt_columnar::recorded_store;
 use basalt_log::check::CheckedFolder;
 use basalt_log::{Finding, RealDisk};
 use clap::Args;
@@ -65,6 +66,18 @@ pub(crate) async fn run(args: &CheckArgs) -> anyhow::Result<()> {
         .map(|known| (known.topic, known.topic_id.0, known.partition))
         .collect();
     report.findings.extend(check_cold(&cold_dir, &owners).await);
+    let elsewhere = recorded_store(dir).with_context(|| {
+        format!(
+            "cannot tell where the cold records of {} are",
+            dir.display()
+        )
+    })?;
+    if let Some(store) = elsewhere {
+        eprintln!(
+            "{}: the cold records are in {store}, which is not checked",
+            dir.display()
+        );
+    }
     drop(folder);
     report
         .findings

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use basalt_columnar::ColdConfig;
+use basalt_columnar::{ColdConfig, StoreConfig};
 use basalt_ingest::ServerConfig;
 use basalt_log::{LogConfig, TopicConfig, TopicDurability};
 use basalt_proto::FrameLimits;
@@ -19,10 +19,28 @@ impl Config {
         }
     }
 
-    /// Where Parquet files and manifests are.
+    /// Where Parquet files and manifests are, unless they are in an object store.
     #[must_use]
     pub fn cold_dir(&self) -> PathBuf {
         self.data_dir.join("cold")
+    }
+
+    /// The object store of Parquet files and manifests, if one is set. Whatever is secret about it is in the process's variables.
+    pub(crate) fn store_config(&self) -> Option<StoreConfig> {
+        let cold = &self.cold;
+        let providers = ["AWS_", "AZURE_", "GOOGLE_", "IDENTITY_"];
+        let variables = std::env::vars_os().filter_map(|(name, value)| {
+            let name = name.into_string().ok()?;
+            let is_theirs = providers.iter().any(|prefix| name.starts_with(prefix));
+            Some((name, value.into_string().ok()?)).filter(|_| is_theirs)
+        });
+        (!cold.store.is_empty()).then(|| StoreConfig {
+            url: cold.store.clone(),
+            endpoint: cold.store_endpoint.clone(),
+            region: cold.store_region.clone(),
+            allow_http: cold.store_allow_http,
+            variables: variables.collect(),
+        })
     }
 
     pub(crate) fn log_config(&self) -> LogConfig {
@@ -58,6 +76,7 @@ impl Config {
             row_group_bytes: cold.row_group_bytes,
             cache_bytes: cold.cache_bytes,
             hot_bytes: cold.hot_bytes,
+            hot_limit_bytes: cold.hot_limit_bytes,
             hot_age: Duration::from_millis(cold.hot_age_ms),
             // Out of range is refused by `validate`; 0 is refused by the crate itself.
             zstd_level: i32::try_from(cold.zstd_level).unwrap_or_default(),

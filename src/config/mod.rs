@@ -76,9 +76,25 @@ section! {
 section! {
     /// Cooling: when sealed segments become Parquet, and the cache that serves them again.
     ColdSection {
+        /// Where Parquet files and manifests are: `s3://BUCKET/PREFIX`, `gs://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or
+        /// `file:///FOLDER`; empty for the folder `cold` in the data folder. Credentials are no settings: they come from the
+        /// provider's variables (`AWS_ACCESS_KEY_ID` and so on) or the machine's role. Each data folder needs a prefix of its own,
+        /// and keeps to it (docs/OBJECT_STORAGE.md).
+        store: String = String::new();
+        /// Another address of the store's service than the provider's, `https://HOST:PORT`; for `s3` and `az`.
+        store_endpoint: String = String::new();
+        /// Region of the bucket; empty for what `AWS_REGION` says, or us-east-1. For `s3`.
+        store_region: String = String::new();
+        /// Whether the store may be spoken to without TLS, so that whoever is in between reads and changes what is stored.
+        store_allow_http: bool = false;
         /// Bytes of a partition that stay in hot segments; sealed ones beyond it are cooled. More: more is served by
         /// sendfile from plain segments, less is compressed. Safe: 16 MiB to the size of the disk.
         hot_bytes: u64 = GIB, in 0 ..= i64::MAX;
+        /// Bytes of frames that may be in hot segments of all partitions together; 0 for as many as the disk holds. From three
+        /// quarters of it on, sealed segments are cooled whatever `hot_bytes` says; when it is reached, because the store is away or
+        /// slow, appends are refused (storage full, with when to try again) until segments have been cooled. Safe: four times
+        /// `log.segment_bytes` and more, below what the disk holds.
+        hot_limit_bytes: u64 = 0, in 0 ..= i64::MAX;
         /// Milliseconds after its last append at which a sealed segment is cooled even when `hot_bytes` would keep it.
         hot_age_ms: u64 = HOUR_MS, in 0 ..= 1000 * YEAR_MS;
         /// Bytes of frames in a Parquet row group: what cooling holds in memory, and the least that replay rebuilds.
@@ -237,7 +253,13 @@ impl Config {
                 .cold_config()
                 .validate()
                 .map_err(|error| format!("[cold] {error}"));
-            problems.extend(server.err().into_iter().chain(cold.err()));
+            let store = match self.store_config() {
+                Some(store) => store
+                    .validate()
+                    .map_err(|error| format!("`cold.store`: {error}")),
+                None => Ok(()),
+            };
+            problems.extend([server, cold, store].into_iter().filter_map(Result::err));
         }
         if problems.is_empty() {
             Ok(())

@@ -92,6 +92,7 @@ impl Collector for Scrape {
         }
         flight(&mut encoder, &self.0)?;
         queries(&mut encoder, &self.0.engine)?;
+        tier(&mut encoder, &self.0.tiered)?;
         partitions(&mut encoder, &self.0.tiered)
     }
 }
@@ -193,6 +194,36 @@ fn queries(encoder: &mut DescriptorEncoder, engine: &QueryEngine) -> Result<(), 
         "basalt_queries_running",
         "Queries running now",
         counts.running,
+    )
+}
+
+fn tier(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(), fmt::Error> {
+    let status = tiered.status();
+    let gauges = [
+        (
+            "basalt_hot_limit_bytes",
+            "Bytes of frames that segments may hold before appends are refused; 0 without a limit",
+            status.hot_limit_bytes,
+        ),
+        (
+            "basalt_cold_backlog_bytes",
+            "Bytes of frames in segments that are to be cooled",
+            status.backlog_bytes,
+        ),
+        (
+            "basalt_store_resting",
+            "Whether the object store is left alone because it fails",
+            u64::from(status.store_rests),
+        ),
+    ];
+    for (name, help, value) in gauges {
+        plain_gauge(encoder, name, help, value)?;
+    }
+    plain_counter(
+        encoder,
+        "basalt_store_failures",
+        "Failures of the object store that its client could not get over",
+        status.store_failures,
     )
 }
 

@@ -8,8 +8,8 @@ mod topics;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use anyhow::Context as _;
-use basalt_columnar::{ColdStore, TieredLog};
+use anyhow::{Context as _, ensure};
+use basalt_columnar::{ColdStore, TieredLog, holds_files};
 use basalt_ingest::{Counters, HttpHandler, Server, ShutdownTrigger};
 use basalt_log::{Log, RealDisk, SystemClock};
 use basalt_query::QueryEngine;
@@ -50,16 +50,11 @@ impl Instance {
         .await
         .context("opening the data folder was interrupted")?
         .with_context(|| format!("cannot open the data folder {}", config.data_dir.display()))?;
-        let cold_dir = config.cold_dir();
-        let store = ColdStore::local(&cold_dir).with_context(|| {
-            format!(
-                "cannot open the folder of Parquet files {}",
-                cold_dir.display()
-            )
-        })?;
+        let store = open_store(&config)?;
+        let place = store.name().to_owned();
         let tiered = TieredLog::open(log, store, config.cold_config())
             .await
-            .with_context(|| format!("cannot open the cold records in {}", cold_dir.display()))?;
+            .with_context(|| format!("cannot open the cold records in {place}"))?;
         tiered.spawn_maintenance();
         let engine = QueryEngine::new(Arc::clone(&tiered), config.query_config())
             .context("cannot start the query engine")?;
@@ -141,6 +136,29 @@ impl Instance {
         sockets?;
         log.context("cannot close the log in order")
     }
+}
+
+/// The store of cold records, of which nothing is asked yet.
+fn open_store(config: &Config) -> anyhow::Result<ColdStore> {
+    let cold_dir = config.cold_dir();
+    let Some(settings) = config.store_config() else {
+        return ColdStore::local(&cold_dir).with_context(|| {
+            format!(
+                "cannot open the folder of Parquet files {}",
+                cold_dir.display()
+            )
+        });
+    };
+    let holds_files = holds_files(&cold_dir)
+        .with_context(|| format!("cannot look into {}", cold_dir.display()))?;
+    ensure!(
+        !holds_files,
+        "the cold records of this data folder are in {}, not in {}: leave `cold.store` empty, or copy that folder there and then \
+         remove it",
+        cold_dir.display(),
+        config.cold.store
+    );
+    ColdStore::open(&settings).context("cannot open the store of Parquet files")
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 """A Basalt server in a temporary folder, and the command line against it."""
 
 import contextlib
+import json
+import os
 import pathlib
 import signal
 import subprocess
@@ -9,19 +11,34 @@ import tempfile
 
 
 class Server:
-    """`basalt serve` on a free port. Its data folder outlives `stop`, so that files can be read with the server off."""
+    """`basalt serve` on a free port, over a folder of its own or `data`. That outlives `stop`, so that files can be read with the
+    server off. Its environment is ours and `variables`; its log goes to `log`."""
 
-    def __init__(self, binary: str, *settings: str):
+    def __init__(
+        self,
+        binary: str,
+        *settings: str,
+        data: pathlib.Path | None = None,
+        variables: dict[str, str] | None = None,
+        log: pathlib.Path | None = None,
+    ):
         self.binary = binary
         self.folder = tempfile.TemporaryDirectory(prefix="basalt-python-")
-        self.data = pathlib.Path(self.folder.name) / "data"
+        self.data = data or pathlib.Path(self.folder.name) / "data"
         command = [binary, "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
         for setting in settings:
             command += ["--set", setting]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=open(log, "ab") if log else None,
+            text=True,
+            env={**os.environ, **(variables or {})},
+        )
         line = self.process.stdout.readline()
         if " listening on " not in line:
             self.process.kill()
+            self.process.wait()
             raise RuntimeError(f"the server did not start: {line!r}")
         self.address = line.strip().split(" listening on ")[1].split(", ")[0]
 
@@ -36,6 +53,16 @@ class Server:
         if done.returncode != 0:
             raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
         return done.stdout
+
+    def sql(self, query: str) -> list[dict]:
+        """The rows of a query."""
+        return [json.loads(line) for line in self.run("sql", query, "--format", "json").splitlines()]
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is finished."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
 
     def stop(self) -> None:
         """SIGTERM; it must end by itself, with 0."""

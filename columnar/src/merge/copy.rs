@@ -16,6 +16,7 @@ use crate::error::CoolError;
 use crate::file::{ColdChunk, ColdFile};
 use crate::hydrate::{ChunkReader, ProjectedColumns, Rebuilt};
 use crate::manifest::PartitionKey;
+use crate::object_reader::Footers;
 use crate::properties::properties;
 use crate::schema::{cold_schema, column};
 use crate::shred::Shredder;
@@ -31,6 +32,7 @@ pub(super) struct Inputs {
     pub(super) handle: Handle,
     /// Neighbours, in order, whose bytes were compared with their checksums.
     pub(super) files: Vec<Arc<ColdFile>>,
+    pub(super) footers: Footers,
     pub(super) has_keys: bool,
     pub(super) sign: StopSign,
 }
@@ -161,7 +163,7 @@ impl<W: Write + Send> Merger<W> {
     ) -> Result<(), CopyError> {
         inputs.sign.check()?;
         let (store, handle) = (&inputs.object_store, &inputs.handle);
-        let opened = ChunkReader::open(store, file, chunk, ProjectedColumns::All);
+        let opened = ChunkReader::open(store, &inputs.footers, file, chunk, ProjectedColumns::All);
         let mut reader = handle.block_on(opened).map_err(CoolError::Merge)?;
         if self
             .open

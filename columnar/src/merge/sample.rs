@@ -26,7 +26,7 @@ pub(super) fn sample(inputs: &Inputs) -> Result<Option<Inferred>, CoolError> {
     for (file, chunk) in chunks.iter().step_by(every) {
         inputs.sign.check()?;
         let (store, handle) = (&inputs.object_store, &inputs.handle);
-        let opened = ChunkReader::open(store, file, chunk, ProjectedColumns::All);
+        let opened = ChunkReader::open(store, &inputs.footers, file, chunk, ProjectedColumns::All);
         let mut reader = handle.block_on(opened).map_err(CoolError::Merge)?;
         let first = handle.block_on(reader.next()).map_err(CoolError::Merge)?;
         let Some(rows) = first else { continue };

@@ -64,7 +64,7 @@ impl Admitted<'_> {
     /// # Errors
     /// A [`Refusal`]: nothing was appended.
     pub(super) fn append(&self, shared: &Shared) -> Result<ProduceResponse, Refusal> {
-        let appended = self.partition.hot().append(&self.batch, self.durability);
+        let appended = self.partition.append(&self.batch, self.durability);
         let appended = appended.map_err(|error| shared.append_refusal(&self.partition, error))?;
         shared.counters.stored(&self.batch);
         Ok(ProduceResponse {

@@ -255,11 +255,7 @@ fn temporary_path(path: &Path) -> PathBuf {
 ///
 /// # Errors
 /// The system's error. Which of the two has the name is then not known to be durable.
-pub(crate) fn replace_file(
-    disk: &dyn Disk,
-    path: &Path,
-    bytes: &[u8],
-) -> io::Result<Arc<dyn DiskFile>> {
+pub fn replace_file(disk: &dyn Disk, path: &Path, bytes: &[u8]) -> io::Result<Arc<dyn DiskFile>> {
     let file = write_temporary(disk, path, bytes)?;
     put_in_place(disk, path)?;
     Ok(file)

@@ -74,10 +74,16 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
         written = Some(writing.await.unwrap());
         Ok::<(), ()>(())
     };
-    sink::upload(&store, &path, parts_out, whole)
-        .await
-        .unwrap()
-        .unwrap();
+    sink::upload(
+        &store,
+        &crate::litter::Litter::default(),
+        &path,
+        parts_out,
+        whole,
+    )
+    .await
+    .unwrap()
+    .unwrap();
     let cool_mb_per_s = megabytes(started);
     let written = written.unwrap();
     let file = ColdFile {
@@ -97,9 +103,15 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
     let started = now();
     let mut frames = Vec::new();
     for chunk in &file.chunks {
-        read_chunk(store.object_store(), &file, chunk, &mut frames)
-            .await
-            .unwrap();
+        read_chunk(
+            store.object_store(),
+            &crate::object_reader::Footers::default(),
+            &file,
+            chunk,
+            &mut frames,
+        )
+        .await
+        .unwrap();
     }
     let replay_mb_per_s = megabytes(started);
     assert!(
