@@ -159,7 +159,8 @@ impl Check<'_> {
         }
         let footers = Footers::default();
         for chunk in &file.chunks {
-            let read = read_chunk(&object_store, &footers, file, chunk, &mut io::sink());
+            let out = &mut io::sink();
+            let read = read_chunk(&object_store, &footers, file, chunk, out);
             if let Err(error) = read.await {
                 self.report_error(&file.path, &error);
             }
