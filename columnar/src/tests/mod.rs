@@ -11,6 +11,7 @@ mod faults;
 mod full_disk;
 mod merging;
 mod one_cut;
+mod outage;
 mod owners;
 mod reads;
 mod remote;

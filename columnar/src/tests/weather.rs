@@ -15,7 +15,10 @@ use object_store::{
 };
 use parking_lot::Mutex;
 
-use crate::ColdStore;
+use super::support::{Fixture, Setup};
+use crate::{ColdStore, TieredPartition};
+
+pub(super) const MINUTE_NS: u64 = 60_000_000_000;
 
 /// How the network is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -251,4 +254,28 @@ impl ObjectStore for Network {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.pass(self.0.objects.copy_opts(from, to, options)).await
     }
+}
+
+/// A tiered log whose cold files are behind the network.
+pub(super) fn setup(network: &Network) -> Setup {
+    Setup {
+        store: Some(network.store()),
+        ..Setup::new()
+    }
+}
+
+/// Cools whatever is sealed, at once.
+pub(super) fn without_hot_window(fixture: &Fixture) -> Arc<TieredPartition> {
+    let partition = fixture.partition();
+    fixture.configure(|config| config.hot_bytes = Some(0));
+    partition
+}
+
+/// Every object that is there is one that the partition's manifest names, and the other way round.
+pub(super) async fn assert_no_orphans(network: &Network, partition: &TieredPartition) {
+    let cold = partition.snapshot().cold;
+    let mut named: Vec<Path> = cold.iter().map(|file| file.path.clone()).collect();
+    named.sort();
+    assert_eq!(network.objects().await, named);
+    assert_eq!(network.open_uploads(), 0);
 }

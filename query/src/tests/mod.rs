@@ -6,6 +6,7 @@ mod engine;
 mod flight;
 mod prepared;
 mod pruning;
+mod remote;
 mod statements;
 mod sys_tables;
 mod tiers;
@@ -51,12 +52,21 @@ impl Fixture {
     }
 
     async fn with_config(config: QueryConfig) -> Self {
+        Self::with_store(config, None, |cold| cold).await
+    }
+
+    /// With cold files in `store`, or in the folder.
+    async fn with_store(
+        config: QueryConfig,
+        store: Option<ColdStore>,
+        change: impl FnOnce(ColdConfig) -> ColdConfig,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
         let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();
-        let store = ColdStore::local(folder.path().join("cold")).unwrap();
-        let cold = ColdConfig::new(folder.path().join("cache"));
+        let store = store.unwrap_or_else(|| ColdStore::local(folder.path().join("cold")).unwrap());
+        let cold = change(ColdConfig::new(folder.path().join("cache")));
         let tiered = TieredLog::open(log, store, cold).await.unwrap();
         let engine = QueryEngine::new(Arc::clone(&tiered), config).unwrap();
         Self {
