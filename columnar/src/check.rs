@@ -159,8 +159,8 @@ impl Check<'_> {
         }
         let footers = Footers::default();
         for chunk in &file.chunks {
-            let mut sink = io::sink();
-            let read = read_chunk(&object_store, &footers, file, chunk, &mut sink);
+            let out = &mut io::sink();
+            let read = read_chunk(&object_store, &footers, file, chunk, out);
             if let Err(error) = read.await {
                 self.report_error(&file.path, &error);
             }

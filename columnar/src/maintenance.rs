@@ -1,5 +1,6 @@
 //! Maintenance: a task that sleeps until a segment was sealed, somebody asked, or the interval is over.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use basalt_proto::{PartitionId, TopicName};
@@ -129,13 +130,9 @@ impl Tier {
             .now_ns()
             .saturating_add(u64::try_from(interval).unwrap_or(u64::MAX));
         self.recount();
-        self.turns.lock().keep(|topic_id| {
-            shared
-                .log
-                .topics()
-                .iter()
-                .any(|topic| topic.id().0 == topic_id)
-        });
+        let topics = shared.log.topics();
+        let there: HashSet<u64> = topics.iter().map(|topic| topic.id().0).collect();
+        self.turns.lock().keep(|topic_id| there.contains(&topic_id));
         let mut report = MaintenanceReport::default();
         let partitions = futures::stream::iter(self.all_partitions());
         let mut tidied = partitions.map(tidy).buffer_unordered(shared.places);

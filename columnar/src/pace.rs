@@ -89,12 +89,14 @@ pub(crate) struct Candidate<T> {
 }
 
 impl Turns {
-    /// Gives the turn to one of `candidates` (COL-35).
-    pub(crate) fn next<T>(&mut self, candidates: Vec<Candidate<T>>) -> Option<T> {
-        let next = candidates.into_iter().min_by_key(|candidate| {
+    /// Gives the turn to one of `candidates`, and takes it from them (COL-35).
+    pub(crate) fn next<T>(&mut self, candidates: &mut Vec<Candidate<T>>) -> Option<T> {
+        let waiting = candidates.iter().enumerate();
+        let (next, _) = waiting.min_by_key(|(_, candidate)| {
             let last = self.last.get(&candidate.topic_id);
             (last.copied().unwrap_or(0), candidate.oldest_ns)
         })?;
+        let next = candidates.swap_remove(next);
         self.now += 1;
         self.last.insert(next.topic_id, self.now);
         Some(next.partition)
@@ -168,7 +170,7 @@ mod tests {
                     partition: (3, 0),
                 });
             }
-            served.push(turns.next(candidates).unwrap());
+            served.push(turns.next(&mut candidates).unwrap());
         }
         let topics: Vec<_> = served.iter().map(|(topic, _)| *topic).collect();
         assert_eq!(topics, [1, 2, 1, 2, 1, 2, 3, 1, 2, 3, 1, 2]);

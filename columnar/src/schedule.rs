@@ -14,22 +14,57 @@ use crate::pace::{Candidate, places};
 use crate::partition::TieredPartition;
 use crate::tiered::{Tier, TieredLog};
 
-/// Partitions that are being cooled, or were given up in this pass.
+/// A list of candidates is made anew after so long: until then segments that were sealed meanwhile wait.
+const ROUND_NS: u64 = 1_000_000_000;
+
+/// What is due, as it was a moment ago.
 #[derive(Debug, Default)]
-struct Apart(HashSet<(u64, PartitionId)>);
+struct Round {
+    /// Partitions that are not being cooled, and have not failed in this pass.
+    candidates: Vec<Candidate<Arc<TieredPartition>>>,
+    /// Those that are, or have.
+    apart: HashSet<(u64, PartitionId)>,
+    backlog_bytes: u64,
+    listed_at_ns: Option<u64>,
+}
 
-impl Apart {
-    fn insert(&mut self, partition: &TieredPartition) {
-        self.0.insert((partition.topic_id().0, partition.id()));
+impl Round {
+    fn list(&mut self, tier: &Tier, now_ns: u64) {
+        self.candidates.clear();
+        self.backlog_bytes = 0;
+        self.listed_at_ns = Some(now_ns);
+        for partition in tier.all_partitions() {
+            let backlog_bytes = self.add(partition);
+            self.backlog_bytes = self.backlog_bytes.saturating_add(backlog_bytes);
+        }
     }
 
-    fn remove(&mut self, partition: &TieredPartition) {
-        self.0.remove(&(partition.topic_id().0, partition.id()));
+    fn is_old(&self, now_ns: u64) -> bool {
+        self.listed_at_ns
+            .is_none_or(|listed_at_ns| now_ns.abs_diff(listed_at_ns) >= ROUND_NS)
     }
 
-    fn contains(&self, partition: &TieredPartition) -> bool {
-        self.0.contains(&(partition.topic_id().0, partition.id()))
+    /// Adds a partition if it has something to do: bytes of frames.
+    fn add(&mut self, partition: Arc<TieredPartition>) -> u64 {
+        if partition.rests() {
+            return 0;
+        }
+        let Some(backlog) = partition.backlog() else {
+            return 0;
+        };
+        if !self.apart.contains(&id(&partition)) {
+            self.candidates.push(Candidate {
+                topic_id: partition.topic_id().0,
+                oldest_ns: backlog.oldest_ns,
+                partition,
+            });
+        }
+        backlog.bytes
     }
+}
+
+fn id(partition: &TieredPartition) -> (u64, PartitionId) {
+    (partition.topic_id().0, partition.id())
 }
 
 impl Tier {
@@ -39,16 +74,16 @@ impl Tier {
         until_ns: u64,
         report: &mut MaintenanceReport,
     ) -> bool {
-        let mut apart = Apart::default();
+        let mut round = Round::default();
         let mut running = FuturesUnordered::new();
         let mut sealed_more = false;
         loop {
             let in_time = self.shared.now_ns() < until_ns;
             while in_time && self.shared.store_is_up() {
-                let Some(partition) = self.next_to_cool(&apart, running.len()) else {
+                let Some(partition) = self.next_to_cool(&mut round, running.len()) else {
                     break;
                 };
-                apart.insert(&partition);
+                round.apart.insert(id(&partition));
                 running.push(async move {
                     let cooled = partition.cool_and_expire().await;
                     (partition, cooled)
@@ -63,9 +98,12 @@ impl Tier {
             };
             match cooled {
                 Ok(cooled) => {
-                    self.shared.pace.succeeded();
+                    if cooled.cooled.segments > 0 {
+                        self.shared.pace.succeeded();
+                    }
                     report.add(cooled);
-                    apart.remove(&partition);
+                    round.apart.remove(&id(&partition));
+                    round.add(partition);
                 }
                 // It stays apart for this pass.
                 Err(error) => report.fail(&partition, error),
@@ -74,27 +112,13 @@ impl Tier {
     }
 
     /// The partition whose turn it is, unless as many are `running` as what there is to do asks for.
-    fn next_to_cool(&self, apart: &Apart, running: usize) -> Option<Arc<TieredPartition>> {
-        let mut backlog_bytes = 0_u64;
-        let mut candidates = Vec::new();
-        for partition in self.all_partitions() {
-            if partition.rests() {
-                continue;
-            }
-            let Some(backlog) = partition.backlog() else {
-                continue;
-            };
-            backlog_bytes = backlog_bytes.saturating_add(backlog.bytes);
-            if !apart.contains(&partition) {
-                candidates.push(Candidate {
-                    topic_id: partition.topic_id().0,
-                    oldest_ns: backlog.oldest_ns,
-                    partition,
-                });
-            }
+    fn next_to_cool(&self, round: &mut Round, running: usize) -> Option<Arc<TieredPartition>> {
+        let now_ns = self.shared.now_ns();
+        if round.candidates.is_empty() || round.is_old(now_ns) {
+            round.list(self, now_ns);
         }
         let places = places(
-            backlog_bytes,
+            round.backlog_bytes,
             self.shared.log.config().segment_bytes,
             self.shared.budget.is_pressed(),
             self.shared.places,
@@ -102,7 +126,7 @@ impl Tier {
         if running >= places {
             return None;
         }
-        self.turns.lock().next(candidates)
+        self.turns.lock().next(&mut round.candidates)
     }
 
     /// Seals active segments, when there is too much hot and nothing else to cool. Whether there were any.

@@ -243,6 +243,13 @@ impl Config {
                 self.log.block_bytes, self.log.segment_bytes
             ));
         }
+        let hot_limit = self.cold.hot_limit_bytes;
+        if hot_limit > 0 && hot_limit / 2 < self.log.segment_bytes {
+            problems.push(format!(
+                "`cold.hot_limit_bytes` is {hot_limit}: it must hold two segments (`log.segment_bytes` is {}), or be 0",
+                self.log.segment_bytes
+            ));
+        }
         // What contradicts each other is for the crates to say, once each value is one that could be.
         if problems.is_empty() {
             let server = self

@@ -155,6 +155,45 @@ fn a_request_must_hold_the_largest_frame() {
 }
 
 #[test]
+fn a_limit_of_hot_bytes_must_hold_two_segments() {
+    let text = load(
+        Some("[cold]\nhot_limit_bytes = 200000000\n"),
+        &[],
+        &Overrides::default(),
+    )
+    .unwrap_err();
+    assert!(text.to_string().contains("cold.hot_limit_bytes"), "{text}");
+}
+
+#[test]
+fn a_store_is_judged_and_a_secret_in_it_is_not_repeated() {
+    for (store, expected) in [
+        ("bucket", "s3://BUCKET/PREFIX"),
+        ("s3://key:hunter2@bucket", "must not hold credentials"),
+    ] {
+        let environment = [("BASALT_COLD_STORE", store)];
+        let text = load(None, &environment, &Overrides::default())
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains("`cold.store`") && text.contains(expected),
+            "{text}"
+        );
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+    let file = "[cold]\nstore = \"s3://bucket/a\"\nstore_endpoint = \"http://minio:9000\"\n";
+    let text = load(Some(file), &[], &Overrides::default()).unwrap_err();
+    assert!(text.to_string().contains("cold.store_allow_http"), "{text}");
+    let allowed = format!("{file}store_allow_http = true\n");
+    let config = load(Some(&allowed), &[], &Overrides::default())
+        .unwrap()
+        .config;
+    let store = config.store_config().unwrap();
+    assert_eq!(store.url, "s3://bucket/a");
+    assert_eq!(store.endpoint, "http://minio:9000");
+}
+
+#[test]
 fn settings_are_shown_by_full_name_with_their_effective_value_and_meaning() {
     let mut config = Config {
         data_dir: "/a \"b\"\\c".into(),

@@ -316,6 +316,7 @@ pub(crate) struct Setup {
     pub(crate) segment_bytes: u64,
     pub(crate) row_group_bytes: u64,
     pub(crate) cache_bytes: u64,
+    pub(crate) hot_limit_bytes: u64,
     pub(crate) shred_json: bool,
     /// 0, so that a test says when it wants merging.
     pub(crate) merge_bytes: u64,
@@ -332,6 +333,7 @@ impl Setup {
             segment_bytes: 8 << 10,
             row_group_bytes: 2 << 10,
             cache_bytes: 1 << 20,
+            hot_limit_bytes: 0,
             shred_json: false,
             merge_bytes: 0,
             steps: Arc::new(NoSteps),
@@ -361,6 +363,7 @@ impl Setup {
         let config = ColdConfig {
             row_group_bytes: self.row_group_bytes,
             cache_bytes: self.cache_bytes,
+            hot_limit_bytes: self.hot_limit_bytes,
             shred_json: self.shred_json,
             merge_bytes: self.merge_bytes,
             hot_age: Duration::MAX,

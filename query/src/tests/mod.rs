@@ -7,6 +7,7 @@ mod engine;
 mod flight;
 mod prepared;
 mod pruning;
+mod remote;
 mod shredded;
 mod statements;
 mod sys_tables;
@@ -54,7 +55,7 @@ impl Fixture {
     }
 
     async fn with_config(config: QueryConfig) -> Self {
-        Self::with_configs(config, |cold| cold).await
+        Self::with_store(config, None, |cold| cold).await
     }
 
     /// With the settings of the cold tier that `cold` makes of the default ones.
@@ -62,12 +63,21 @@ impl Fixture {
         config: QueryConfig,
         cold: impl FnOnce(ColdConfig) -> ColdConfig,
     ) -> Self {
+        Self::with_store(config, None, cold).await
+    }
+
+    /// With cold files in `store`, or in the folder.
+    async fn with_store(
+        config: QueryConfig,
+        store: Option<ColdStore>,
+        change: impl FnOnce(ColdConfig) -> ColdConfig,
+    ) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
         let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();
-        let store = ColdStore::local(folder.path().join("cold")).unwrap();
-        let cold = cold(ColdConfig::new(folder.path().join("cache")));
+        let store = store.unwrap_or_else(|| ColdStore::local(folder.path().join("cold")).unwrap());
+        let cold = change(ColdConfig::new(folder.path().join("cache")));
         let tiered = TieredLog::open(log, store, cold).await.unwrap();
         let engine = QueryEngine::new(Arc::clone(&tiered), config).unwrap();
         Self {
