@@ -46,6 +46,7 @@ mod maintenance;
 mod merge;
 mod recover;
 mod tiered;
+mod typed;
 
 #[cfg(test)]
 mod tests;
@@ -64,3 +65,4 @@ pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
 pub use steps::{NoSteps, Step, Steps, Stopped};
 pub use store::{ColdStore, StoreError};
 pub use tiered::TieredLog;
+pub use typed::TypedColumns;

@@ -16,3 +16,4 @@ mod replay;
 mod retention;
 mod shredding;
 mod topics;
+mod typed;

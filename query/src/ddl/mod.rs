@@ -145,7 +145,7 @@ fn edited(text: Option<&str>, edits: Vec<ColumnEdit>) -> Result<String, String> 
     let words = |error: basalt_schema::SchemaError| error.to_string();
     let schema = match text {
         Some(text) => TopicSchema::parse(text).map_err(words)?,
-        None => TopicSchema::json(Vec::new()).map_err(words)?,
+        None => TopicSchema::json(&[]).map_err(words)?,
     };
     let mut columns = schema.columns().to_vec();
     for edit in edits {

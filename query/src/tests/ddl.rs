@@ -259,7 +259,7 @@ async fn what_cannot_be_is_refused_and_changes_nothing() {
             Code::InvalidArgument,
         ),
         (
-            "INSERT INTO t VALUES (1)",
+            "DELETE FROM t",
             "only statements that read",
             Code::InvalidArgument,
         ),
