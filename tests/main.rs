@@ -7,4 +7,5 @@ mod hermitmq;
 mod silent_peers;
 mod slow_reader;
 mod support;
+mod typed_topics;
 mod whole_path;

@@ -197,7 +197,8 @@ fn mistakes_are_named_with_the_next_step_and_an_exit_code() {
         (vec!["topic", "describe", "nothing-here"], 1, "nothing-here"),
         (vec!["sql", "SELECT broken"], 1, "broken"),
         (vec!["sql", "SELECT * FROM nothing_here"], 1, "nothing_here"),
-        (vec!["sql", "DROP TABLE flights"], 1, "DROP"),
+        (vec!["sql", "DROP TABLE flights"], 1, "flights"),
+        (vec!["sql", "DELETE FROM flights"], 1, "flights"),
     ] {
         let output = server.try_basalt(&args, b"x\n");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use basalt_log::SegmentView;
 use basalt_proto::Offset;
+use basalt_schema::TopicSchema;
 use object_store::path::Path;
 
 use crate::commit::Outcome;
@@ -225,6 +226,17 @@ impl TieredPartition {
         of_topic.unwrap_or(self.shared.config.shred_json)
     }
 
+    /// The schema by which files that are written now have declared columns.
+    pub(crate) fn payload_schema(&self) -> Option<Arc<TopicSchema>> {
+        let text = self.hot.config().schema;
+        let read = self.shared.schemas.read(self.hot.topic_id().0, text);
+        read.unwrap_or_else(|error| {
+            // Payloads are all that is needed: the columns can be computed from them at any time.
+            tracing::warn!(topic = %self.hot.topic(), %error, "cold files get no declared columns");
+            None
+        })
+    }
+
     /// Writes a segment's object, makes it durable and proves it. What a failure leaves is deleted.
     async fn write_file(
         &self,
@@ -269,6 +281,7 @@ impl TieredPartition {
             appended_at_ns: segment.appended_at_ns(),
             chunks: written.chunks,
             shredded: written.shredded,
+            typed: written.typed,
         });
         tracing::debug!(%path, shredded_rows = written.shredded_rows, "object written");
         verify_footer(self.shared.store.object_store(), &file).await?;
@@ -291,6 +304,7 @@ impl TieredPartition {
             row_group_bytes: self.shared.config.row_group_bytes,
             zstd_level: self.shared.config.zstd_level,
             shred_json: self.shreds_json(),
+            typed: self.payload_schema(),
         };
         let writing = {
             let (segment, key) = (Arc::clone(segment), self.key.clone());

@@ -7,8 +7,9 @@ use basalt_proto::Offset;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
-use crate::schema::shredded_schema;
+use crate::schema::schema_with;
 use crate::shred::ShreddedColumn;
+use crate::typed::TypedColumns;
 
 /// One Parquet file in the object store. Immutable.
 ///
@@ -42,6 +43,8 @@ pub struct ColdFile {
     ///
     /// [`cold_schema`]: crate::cold_schema
     pub shredded: Option<Arc<[ShreddedColumn]>>,
+    /// Its last columns, if its topic had a schema when it was written.
+    pub typed: Option<Arc<TypedColumns>>,
 }
 
 /// One row group of a [`ColdFile`]: whole frames, and what a cold read hydrates at a time.
@@ -79,7 +82,7 @@ impl ColdFile {
     /// The Arrow schema of the object.
     #[must_use]
     pub fn schema(&self) -> SchemaRef {
-        shredded_schema(self.shredded.as_ref())
+        schema_with(self.shredded.as_ref(), self.typed.as_deref())
     }
 
     /// The position in [`ColdFile::chunks`] of the first row group that ends after `from`; `None` when no record of this file
@@ -139,6 +142,7 @@ pub(crate) mod tests {
             appended_at_ns: end,
             chunks: chunks.iter().enumerate().map(chunk).collect(),
             shredded: None,
+            typed: None,
         }
     }
 

@@ -53,6 +53,7 @@ mod merge;
 mod recover;
 mod schedule;
 mod tiered;
+mod typed;
 
 #[cfg(test)]
 mod tests;
@@ -73,3 +74,4 @@ pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
 pub use steps::{NoSteps, Step, Steps, Stopped};
 pub use store::{ColdStore, LocationError, StoreConfig, StoreError, UnusableStore, holds_files};
 pub use tiered::TieredLog;
+pub use typed::TypedColumns;

@@ -24,11 +24,14 @@ use crate::file::{ColdChunk, ColdFile, offset_number};
 use crate::paths;
 use crate::shred::ShreddedColumn;
 use crate::store::{ColdStore, StoreError};
+use crate::typed::{TypedColumns, TypedText};
 
 /// The format of manifests whose files are all of [`crate::cold_schema`].
 const FORMAT: u32 = 1;
 /// The format of those with shredded files, which builds that know the other alone would misread. This build reads both.
 const FORMAT_SHREDDED: u32 = 2;
+/// The format of those with files that have declared columns.
+const FORMAT_TYPED: u32 = 3;
 /// Bytes of the first line, which holds the checksum of the rest.
 const CHECKSUM_BYTES: usize = "{'crc32c':'xxxxxxxx',\n".len();
 
@@ -130,6 +133,9 @@ struct ManifestJson<'a> {
     /// The different sets of shredded columns in its files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     shredded: Vec<Arc<[ShreddedColumn]>>,
+    /// The different sets of declared columns in its files.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    typed: Vec<TypedText>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -150,6 +156,9 @@ struct FileJson {
     /// Which of the manifest's sets of shredded columns it has.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     shredded: Option<usize>,
+    /// Which of the manifest's sets of declared columns it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    typed: Option<usize>,
 }
 
 impl FileJson {
@@ -167,14 +176,28 @@ impl FileJson {
             appended_at_ns: file.appended_at_ns,
             chunks: file.chunks.clone(),
             shredded: file.shredded.as_ref().map(|columns| sets.number(columns)),
+            typed: file
+                .typed
+                .as_ref()
+                .map(|columns| sets.typed_number(columns)),
         }
     }
 
-    fn into_file(self, prefix: &Path, sets: &[Arc<[ShreddedColumn]>]) -> Result<ColdFile, String> {
+    fn into_file(
+        self,
+        prefix: &Path,
+        sets: &[Arc<[ShreddedColumn]>],
+        typed_sets: &[Arc<TypedColumns>],
+    ) -> Result<ColdFile, String> {
         if !paths::is_object_name(&self.name) {
             return Err(format!("`{}` is no name of a cold file", self.name));
         }
         let shredded = match self.shredded.map(|number| sets.get(number)) {
+            Some(None) => return Err(format!("the columns of {} are not there", self.name)),
+            Some(columns) => columns.cloned(),
+            None => None,
+        };
+        let typed = match self.typed.map(|number| typed_sets.get(number)) {
             Some(None) => return Err(format!("the columns of {} are not there", self.name)),
             Some(columns) => columns.cloned(),
             None => None,
@@ -192,6 +215,7 @@ impl FileJson {
             appended_at_ns: self.appended_at_ns,
             chunks: self.chunks,
             shredded,
+            typed,
         };
         let mut end = file.base_offset;
         for (index, chunk) in file.chunks.iter().enumerate() {
@@ -216,14 +240,24 @@ impl FileJson {
     }
 }
 
-/// Sets of shredded columns, each of them once.
+/// Sets of shredded and of declared columns, each of them once.
 #[derive(Default)]
 struct ColumnSets {
+    /// Few: one for each schema that the topic had.
+    typed: Vec<Arc<TypedColumns>>,
     all: Vec<Arc<[ShreddedColumn]>>,
     numbers: HashMap<Arc<[ShreddedColumn]>, usize>,
 }
 
 impl ColumnSets {
+    fn typed_number(&mut self, columns: &Arc<TypedColumns>) -> usize {
+        let known = self.typed.iter().position(|known| known == columns);
+        known.unwrap_or_else(|| {
+            self.typed.push(Arc::clone(columns));
+            self.typed.len() - 1
+        })
+    }
+
     fn number(&mut self, columns: &Arc<[ShreddedColumn]>) -> usize {
         let next = self.all.len();
         let number = *self.numbers.entry(Arc::clone(columns)).or_insert(next);
@@ -243,10 +277,10 @@ pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
         .map(|file| FileJson::of(file, &mut sets))
         .collect();
     let json = ManifestJson {
-        format: if sets.all.is_empty() {
-            FORMAT
-        } else {
-            FORMAT_SHREDDED
+        format: match (sets.typed.is_empty(), sets.all.is_empty()) {
+            (false, _) => FORMAT_TYPED,
+            (true, false) => FORMAT_SHREDDED,
+            (true, true) => FORMAT,
         },
         version: manifest.version,
         epoch: manifest.epoch,
@@ -259,6 +293,11 @@ pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
         cold_end_offset: manifest.cold_end_offset,
         files,
         shredded: sets.all,
+        typed: sets
+            .typed
+            .iter()
+            .map(|columns| columns.text().clone())
+            .collect(),
     };
     // Strings and numbers only: this cannot fail. An empty body would be refused by every reader.
     let body = serde_json::to_string(&json).unwrap_or_default();
@@ -295,12 +334,12 @@ pub(crate) fn decode(
         .and_then(serde_json::Value::as_u64)
         .map(u32::try_from)
     {
-        Some(Ok(FORMAT | FORMAT_SHREDDED)) => {}
+        Some(Ok(FORMAT | FORMAT_SHREDDED | FORMAT_TYPED)) => {}
         Some(Ok(found)) => {
             return Err(ManifestError::Format {
                 path: path.to_string(),
                 found,
-                expected: FORMAT_SHREDDED,
+                expected: FORMAT_TYPED,
             });
         }
         _ => return Err(damaged("it names no format".to_owned())),
@@ -317,10 +356,15 @@ pub(crate) fn decode(
             json.version, json.topic, json.topic_id, json.partition
         )));
     }
+    let typed = json.typed.into_iter().map(TypedColumns::from_text);
+    let typed = typed.map(|columns| columns.map(Arc::new));
+    let typed: Vec<_> = typed.collect::<Result<_, _>>().map_err(damaged)?;
     let mut files = Vec::with_capacity(json.files.len());
     let mut end = Offset::ZERO;
     for file in json.files {
-        let file = file.into_file(&prefix, &json.shredded).map_err(damaged)?;
+        let file = file
+            .into_file(&prefix, &json.shredded, &typed)
+            .map_err(damaged)?;
         if file.base_offset < end {
             return Err(damaged(format!(
                 "{} overlaps the file before it",

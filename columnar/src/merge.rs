@@ -299,6 +299,7 @@ impl TieredPartition {
             row_group_bytes: self.shared.config.row_group_bytes,
             zstd_level: self.shared.config.zstd_level,
             shred_json: self.shreds_json(),
+            typed: self.payload_schema(),
         };
         let inputs = Inputs {
             object_store: Arc::clone(self.shared.store.object_store()),
@@ -405,6 +406,7 @@ fn merged_file(
             .unwrap_or_default(),
         chunks: written.chunks,
         shredded: written.shredded,
+        typed: written.typed,
     }))
 }
 

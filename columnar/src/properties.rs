@@ -1,5 +1,8 @@
 //! How the columns of a cold file are encoded.
 
+use std::sync::Arc;
+
+use basalt_schema::TopicSchema;
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::SortingColumn;
@@ -13,11 +16,12 @@ use crate::shred::{Form, Inferred, TEMPLATE_COLUMN};
 const BLOOM_FALSE_POSITIVES: f64 = 0.01;
 
 /// How the columns are written. `keys` is how many keys a row group may have, if there are any.
-/// `shredded` are the columns behind those of [`cold_schema`].
+/// `shredded` and `typed` are the columns behind those of [`cold_schema`].
 pub(crate) fn properties(
     zstd_level: i32,
     keys: Option<u64>,
     shredded: Option<&Inferred>,
+    typed: Option<&Arc<TopicSchema>>,
 ) -> Result<WriterProperties, ParquetError> {
     let schema = cold_schema();
     let path = |at: usize| ColumnPath::from(schema.field(at).name().as_str());
@@ -54,7 +58,27 @@ pub(crate) fn properties(
     if let Some(shredded) = shredded {
         builder = with_shredded(builder, shredded);
     }
+    if let Some(typed) = typed {
+        builder = with_typed(builder, typed);
+    }
     Ok(builder.build())
+}
+
+/// Declared columns have statistics of pages and row groups, as far as they are no lists or structs; `_error` says of which row groups
+/// every record fits.
+fn with_typed(
+    mut builder: WriterPropertiesBuilder,
+    typed: &TopicSchema,
+) -> WriterPropertiesBuilder {
+    for field in typed
+        .fields()
+        .iter()
+        .filter(|field| !field.data_type().is_nested())
+    {
+        let path = ColumnPath::from(field.name().as_str());
+        builder = builder.set_column_statistics_enabled(path, EnabledStatistics::Page);
+    }
+    builder
 }
 
 /// Shredded columns have statistics of row groups: their values are not sorted, so those of pages would hardly prune. The count of

@@ -23,13 +23,15 @@
 //! | 18 | `_header_keys` | List<Binary>, null | the header keys' bytes, where one of them is not UTF-8 (`_headers.key` then shows U+FFFD in their place) |
 //!
 //! The first seven are what SQL shows. The others are what replay needs to give back exact frames. A file whose JSON payloads are
-//! shredded has more behind them, and payloads left out ([`crate::shred`]).
+//! shredded has more behind them, and payloads left out ([`crate::shred`]). One of a topic with a schema has the declared columns
+//! behind all others (`typed`).
 
 use std::sync::{Arc, LazyLock};
 
 use arrow::datatypes::{DataType, Field, Fields, Schema, SchemaRef, TimeUnit};
 
 use crate::shred::{self, ShreddedColumn};
+use crate::typed::TypedColumns;
 
 /// Positions of the columns.
 pub(crate) mod column {
@@ -116,7 +118,22 @@ pub fn cold_schema() -> SchemaRef {
     Arc::clone(&COLD_SCHEMA)
 }
 
-/// The schema of a cold file with these shredded columns; [`cold_schema`] for one without.
+/// The schema of a cold file with these shredded and these declared columns; [`cold_schema`] for one without.
+pub(crate) fn schema_with(
+    shredded: Option<&Arc<[ShreddedColumn]>>,
+    typed: Option<&TypedColumns>,
+) -> SchemaRef {
+    let shredded = shredded_schema(shredded);
+    match typed {
+        Some(typed) => {
+            let fields = shredded.fields().iter().chain(typed.fields()).cloned();
+            Arc::new(Schema::new(fields.collect::<Vec<_>>()))
+        }
+        None => shredded,
+    }
+}
+
+/// The schema of a cold file with these shredded columns and no declared ones.
 pub(crate) fn shredded_schema(shredded: Option<&Arc<[ShreddedColumn]>>) -> SchemaRef {
     let Some(shredded) = shredded else {
         return cold_schema();

@@ -10,25 +10,43 @@ use parking_lot::Mutex;
 /// Schemas that were read, by topic id.
 #[derive(Debug, Default)]
 pub(crate) struct Schemas {
-    read: Mutex<HashMap<u64, (Arc<str>, Arc<TopicSchema>)>>,
+    read: Mutex<HashMap<u64, ReadSchema>>,
+}
+
+#[derive(Debug)]
+struct ReadSchema {
+    text: Arc<str>,
+    schema: Arc<TopicSchema>,
 }
 
 impl Schemas {
     /// The schema of `topic`, if it has one.
     pub(crate) fn of(&self, topic: &Topic) -> Result<Option<Arc<TopicSchema>>, SchemaError> {
-        let id = topic.id().0;
-        let Some(text) = topic.config().schema else {
+        self.read(topic.id().0, topic.config().schema)
+    }
+
+    /// The schema with this text, which is that of the topic `id`.
+    pub(crate) fn read(
+        &self,
+        id: u64,
+        text: Option<Arc<str>>,
+    ) -> Result<Option<Arc<TopicSchema>>, SchemaError> {
+        let Some(text) = text else {
             self.read.lock().remove(&id);
             return Ok(None);
         };
-        if let Some((known, schema)) = self.read.lock().get(&id)
-            && *known == text
+        if let Some(known) = self.read.lock().get(&id)
+            && known.text == text
         {
-            return Ok(Some(Arc::clone(schema)));
+            return Ok(Some(Arc::clone(&known.schema)));
         }
         // Read without the lock: this may take milliseconds.
         let schema = Arc::new(TopicSchema::parse(&text)?);
-        self.read.lock().insert(id, (text, Arc::clone(&schema)));
+        let read = ReadSchema {
+            text,
+            schema: Arc::clone(&schema),
+        };
+        self.read.lock().insert(id, read);
         Ok(Some(schema))
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use basalt_log::{Block, ReadError, SegmentView};
 use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
+use basalt_schema::TopicSchema;
 use crc_fast::{CrcAlgorithm, Digest};
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
@@ -20,9 +21,9 @@ use crate::file::ColdChunk;
 use crate::manifest::PartitionKey;
 use crate::properties::properties;
 use crate::rows::RowBuilder;
-use crate::schema::cold_schema;
-use crate::shred::{self, ShreddedColumn, Shredder};
+use crate::shred::{self, ShreddedColumn};
 use crate::sink::PartSink;
+use crate::typed::{MoreColumns, TypedColumns};
 
 /// Rows are handed to the Parquet encoder once they measure this much, or are this many.
 const SLICE_BYTES: u64 = 1 << 20;
@@ -38,6 +39,8 @@ pub(crate) struct WriteOptions {
     pub(crate) row_group_bytes: u64,
     pub(crate) zstd_level: i32,
     pub(crate) shred_json: bool,
+    /// What the declared columns are computed by, if there are any.
+    pub(crate) typed: Option<Arc<TopicSchema>>,
 }
 
 /// What was written.
@@ -54,6 +57,8 @@ pub(crate) struct Written {
     pub(crate) shredded: Option<Arc<[ShreddedColumn]>>,
     /// Rows whose payload was left out.
     pub(crate) shredded_rows: u64,
+    /// The declared columns, if there are any.
+    pub(crate) typed: Option<Arc<TypedColumns>>,
 }
 
 /// What the first pass over a segment found.
@@ -145,15 +150,15 @@ pub(crate) fn write_segment(
         source,
     };
     let inferred = options.shred_json.then(|| shred::sample(segment)).flatten();
-    let properties = properties(options.zstd_level, keys, inferred.as_ref()).map_err(parquet)?;
-    let shredder = inferred.map(Shredder::new);
-    let schema = shredder
-        .as_ref()
-        .map_or_else(cold_schema, |shredder| Arc::clone(shredder.schema()));
+    let typed = options.typed.as_ref();
+    let properties =
+        properties(options.zstd_level, keys, inferred.as_ref(), typed).map_err(parquet)?;
+    let columns = MoreColumns::new(inferred, typed);
+    let schema = Arc::clone(columns.schema());
     let writer = ArrowWriter::try_new(sink, schema, Some(properties)).map_err(parquet)?;
     let mut file = FileWriter {
         writer,
-        shredder,
+        columns,
         rows: RowBuilder::new(key.partition),
         chunks: Vec::new(),
         open: None,
@@ -172,18 +177,18 @@ pub(crate) fn write_segment(
     );
     let FileWriter {
         mut writer,
-        shredder,
+        columns,
         chunks,
         ..
     } = file;
-    if let Some(shredder) = &shredder {
-        writer.append_key_value_metadata(shredder.shredding().to_metadata());
+    for pair in columns.metadata() {
+        writer.append_key_value_metadata(pair);
     }
     let sink = writer.into_inner().map_err(parquet)?;
     let (file_bytes, file_crc32c) = sink
         .finish()
         .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
-    Ok(Written::of(chunks, file_bytes, file_crc32c).with_shredded(shredder.as_ref()))
+    Ok(Written::of(chunks, file_bytes, file_crc32c).with_columns(&columns))
 }
 
 /// Bytes of frames in a row group of a file of `frame_bytes`.
@@ -231,14 +236,17 @@ impl Written {
             chunks,
             shredded: None,
             shredded_rows: 0,
+            typed: None,
         }
     }
 
-    /// The same with the columns of its payloads, if they were shredded.
-    pub(crate) fn with_shredded(self, shredder: Option<&Shredder>) -> Self {
+    /// The same with the columns that were made of its payloads.
+    pub(crate) fn with_columns(self, columns: &MoreColumns) -> Self {
+        let (shredded, shredded_rows) = columns.shredded();
         Self {
-            shredded: shredder.map(|shredder| Arc::clone(shredder.columns())),
-            shredded_rows: shredder.map_or(0, Shredder::shredded_rows),
+            shredded,
+            shredded_rows,
+            typed: columns.typed(),
             ..self
         }
     }
@@ -284,7 +292,7 @@ impl From<ParquetError> for PushError {
 
 struct FileWriter<W: Write + Send> {
     writer: ArrowWriter<W>,
-    shredder: Option<Shredder>,
+    columns: MoreColumns,
     rows: RowBuilder,
     chunks: Vec<ColdChunk>,
     open: Option<OpenChunk>,
@@ -363,10 +371,7 @@ impl<W: Write + Send> FileWriter<W> {
         }
         if self.rows.row_count() > 0 {
             let rows = self.rows.finish();
-            match &mut self.shredder {
-                Some(shredder) => self.writer.write(&shredder.shred(&rows))?,
-                None => self.writer.write(&rows)?,
-            }
+            self.writer.write(&self.columns.extend(rows)?)?;
         }
         Ok(())
     }

@@ -69,7 +69,7 @@ impl Topics {
     pub async fn alter_schema(
         &self,
         topic: TopicName,
-        change: impl FnOnce(Option<&str>) -> Result<String, String> + Send + 'static,
+        change: impl FnOnce(Option<&str>) -> Result<Option<String>, String> + Send + 'static,
     ) -> Result<(), Refusal> {
         let log = Arc::clone(&self.log);
         blocking(move || {
@@ -77,7 +77,7 @@ impl Topics {
                 let schema = change(current.schema.as_deref())
                     .map_err(|reason| Refusal::new(ErrorKind::InvalidConfig, reason))?;
                 Ok::<_, Refusal>(TopicConfig {
-                    schema: Some(schema.into()),
+                    schema: schema.map(Into::into),
                     ..current.clone()
                 })
             })

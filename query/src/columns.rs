@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::datatypes::{Schema, SchemaRef};
-use basalt_columnar::SQL_COLUMN_COUNT;
+use basalt_columnar::{ColdFile, SQL_COLUMN_COUNT};
 use basalt_schema::{Format, TopicSchema};
 
 use crate::snapshot::topic_schema;
@@ -44,6 +44,14 @@ impl TopicColumns {
         self.typed
             .as_ref()
             .filter(|_| self.has_lines() || projection.iter().any(is_declared))
+    }
+
+    /// Whether `file` stores the declared columns as this query would compute them.
+    pub(crate) fn are_stored_in(&self, file: &ColdFile) -> bool {
+        let (Some(typed), Some(stored)) = (&self.typed, &file.typed) else {
+            return false;
+        };
+        stored.are_of(typed)
     }
 
     /// Whether a frame may be more rows than one: its lines.

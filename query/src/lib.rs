@@ -6,7 +6,8 @@
 //! Every topic is a table of schema `public`, named exactly as the topic, with the columns `_partition INT`,
 //! `_offset BIGINT`, `_timestamp TIMESTAMP(ns, UTC)`, `_key BINARY`, `_headers LIST<STRUCT<key, value>>`,
 //! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions`,
-//! `segments`, `files`, `groups` and `settings`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
+//! `segments`, `files`, `groups` and `settings`. JSON functions and operators take `_payload` as it is. A topic with a schema has its
+//! declared columns and `_error` behind those. Statements change topics only through [`TopicChanges`].
 //!
 //! This crate knows no protocol but Flight SQL, no file names and no network but what tonic hands it: where records lie,
 //! and where hot and cold meet, is the tiered log's to say.
@@ -21,6 +22,8 @@
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
 //! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
+//! - **QRY-10** a JSON function over a cold row gives what it gives over the payload (`cold_scan`).
+//! - **QRY-11** whatever a payload is, it is a row of a typed topic, or one a line (`typed`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {

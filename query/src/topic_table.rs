@@ -31,7 +31,7 @@ use datafusion::prelude::{col, lit};
 use crate::columns::TopicColumns;
 use crate::hot_scan::HotRun;
 use crate::prune::{Pruner, RANGE_COLUMNS};
-use crate::snapshot::QuerySnapshots;
+use crate::snapshot::{QuerySnapshots, topic_schema};
 use crate::typed::scan_computed;
 use crate::{cold_scan, hot_scan};
 
@@ -192,16 +192,34 @@ fn plans(
     Ok(plans)
 }
 
-/// The rows of `files`, in the columns of `projection`.
+/// The rows of `files`, in the columns of `projection`: read where they are stored, computed where they are not.
 fn cold_rows(
     request: &ScanRequest<'_>,
     files: &[Arc<ColdFile>],
     projection: &[usize],
     limit: Option<usize>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    scan_computed(request.columns, projection, |stored| {
-        cold_scan::plan(request, files, stored, limit)
-    })
+    let computed = |files: &[Arc<ColdFile>]| {
+        scan_computed(request.columns, projection, |stored| {
+            cold_scan::plan(request, topic_schema(), files, stored, limit)
+        })
+    };
+    if request.columns.computed_by(projection).is_none() {
+        return computed(files);
+    }
+    let (stored, others): (Vec<_>, Vec<_>) = files
+        .iter()
+        .cloned()
+        .partition(|file| request.columns.are_stored_in(file));
+    if stored.is_empty() {
+        return computed(files);
+    }
+    let table = Arc::clone(request.columns.schema());
+    let stored = cold_scan::plan(request, table, &stored, projection, limit)?;
+    match others.is_empty() {
+        true => Ok(stored),
+        false => UnionExec::try_new(vec![stored, computed(&others)?]),
+    }
 }
 
 /// The rows of `runs`, in the columns of `projection`.

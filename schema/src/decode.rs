@@ -17,6 +17,10 @@ use crate::protobuf::Protobuf;
 use crate::topic_schema::{Encoding, TopicSchema};
 use crate::value::{Misfit, Slot, Value};
 
+/// Which version of the computation this is. A change of what any payload becomes raises it, so that columns that were stored before
+/// are computed anew.
+pub const DECODING: u32 = 1;
+
 /// Makes columns of payloads, a row each.
 #[derive(Debug)]
 pub struct Decoder {

@@ -78,6 +78,8 @@ mod tests {
         let most = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 1];
         assert_eq!(number(&most), Some(i64::MIN));
         assert_eq!(number(&[0xFF; 11]), None);
+        let beyond = [0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 2];
+        assert_eq!(number(&beyond), None);
         assert_eq!(number(&[0x80]), None);
         assert_eq!(number(&[]), None);
     }

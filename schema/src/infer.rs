@@ -54,7 +54,7 @@ pub fn infer<'a>(
         }
     }
     if objects == 0 || root.order.is_empty() {
-        return TopicSchema::of_lines(Format::Raw, Vec::new());
+        return TopicSchema::of_lines(Format::Raw, &[]);
     }
     let mut proposal = Proposal::default();
     for name in root.order.iter().take(MAX_COLUMNS) {
@@ -70,7 +70,7 @@ pub fn infer<'a>(
     } else {
         Format::Json
     };
-    TopicSchema::of_lines(format, columns)
+    TopicSchema::of_lines(format, &columns)
 }
 
 /// What the values of one place in payloads were.

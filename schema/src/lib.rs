@@ -38,7 +38,7 @@ mod protobuf;
 mod infer;
 
 pub use change::Changes;
-pub use decode::Decoder;
+pub use decode::{DECODING, Decoder};
 pub use error::SchemaError;
 pub use infer::{Sample, infer};
 pub use lines::{line_at, line_count};

@@ -137,7 +137,7 @@ impl TopicSchema {
     ///
     /// # Errors
     /// As [`Self::parse`].
-    pub fn json(columns: Vec<Column>) -> Result<Self, SchemaError> {
+    pub fn json(columns: &[Column]) -> Result<Self, SchemaError> {
         Self::of_lines(Format::Json, columns)
     }
 
@@ -145,7 +145,7 @@ impl TopicSchema {
     ///
     /// # Errors
     /// As [`Self::parse`].
-    pub fn of_lines(format: Format, columns: Vec<Column>) -> Result<Self, SchemaError> {
+    pub fn of_lines(format: Format, columns: &[Column]) -> Result<Self, SchemaError> {
         let raw = format == Format::Raw && columns.is_empty();
         Self::from_text(SchemaText {
             format,

@@ -22,10 +22,11 @@ use crate::stopwatch::Stopwatch;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Every topic is a table with _partition, _offset, _timestamp, _key, _headers, _payload and
-_record_count; names with capitals, dots or dashes go in double quotes. JSON payloads need no
-schema. sys.topics, sys.partitions and sys.segments show the server. Without QUERY, on a terminal, a
-prompt with history opens; a statement ends with `;`. Without a terminal, standard input is read as
-one query.
+_record_count, and the columns of its schema if it has one (`basalt schema --help`); names with
+capitals, dots or dashes go in double quotes. JSON payloads need no schema. CREATE TABLE, ALTER
+TABLE and DROP TABLE change topics. sys.topics, sys.partitions and sys.segments show the server.
+Without QUERY, on a terminal, a prompt with history opens; a statement ends with `;`. Without a
+terminal, standard input is read as one query.
 
 In table, json and csv, binary values are shown as text where they are UTF-8, else as \\x and hex
 digits; arrow is exact.

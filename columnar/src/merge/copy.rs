@@ -19,8 +19,8 @@ use crate::manifest::PartitionKey;
 use crate::object_reader::Footers;
 use crate::properties::properties;
 use crate::schema::{cold_schema, column};
-use crate::shred::Shredder;
 use crate::sink::PartSink;
+use crate::typed::MoreColumns;
 use crate::writer::{
     EXPANSION_LIMIT, WriteOptions, Written, crc32_value, describe, keys_per_row_group,
     row_group_limit,
@@ -72,14 +72,14 @@ pub(super) fn copy(
         true => sample::sample(inputs)?,
         false => None,
     };
-    let properties = properties(options.zstd_level, keys, inferred.as_ref()).map_err(parquet)?;
-    let shredder = inferred.map(Shredder::new);
-    let schema = shredder
-        .as_ref()
-        .map_or_else(cold_schema, |shredder| Arc::clone(shredder.schema()));
+    let typed = options.typed.as_ref();
+    let properties =
+        properties(options.zstd_level, keys, inferred.as_ref(), typed).map_err(parquet)?;
+    let columns = MoreColumns::new(inferred, typed);
+    let schema = Arc::clone(columns.schema());
     let mut merger = Merger {
         writer: ArrowWriter::try_new(sink, schema, Some(properties)).map_err(parquet)?,
-        shredder,
+        columns,
         row_group_bytes,
         open: None,
         chunks: Vec::new(),
@@ -99,13 +99,13 @@ pub(super) fn copy(
     describe(&mut merger.writer, key, first.base_offset, last.end_offset);
     let Merger {
         mut writer,
-        shredder,
+        columns,
         chunks,
         rebuilt,
         ..
     } = merger;
-    if let Some(shredder) = &shredder {
-        writer.append_key_value_metadata(shredder.shredding().to_metadata());
+    for pair in columns.metadata() {
+        writer.append_key_value_metadata(pair);
     }
     let sink = writer.into_inner().map_err(parquet)?;
     let (file_bytes, file_crc32c) = sink
@@ -113,7 +113,7 @@ pub(super) fn copy(
         .map_err(|error| parquet(ParquetError::External(Box::new(error))))?;
     let written = Written::of(chunks, file_bytes, file_crc32c);
     Ok(Copied {
-        written: written.with_shredded(shredder.as_ref()),
+        written: written.with_columns(&columns),
         rebuilt,
     })
 }
@@ -138,7 +138,7 @@ impl From<CoolError> for CopyError {
 
 struct Merger<W: Write + Send> {
     writer: ArrowWriter<W>,
-    shredder: Option<Shredder>,
+    columns: MoreColumns,
     row_group_bytes: u64,
     open: Option<OpenRowGroup>,
     chunks: Vec<ColdChunk>,
@@ -182,14 +182,11 @@ impl<W: Write + Send> Merger<W> {
             inputs.sign.check()?;
             open.crc.update(reader.frames());
             open.rebuilt_bytes += reader.frames().len() as u64;
-            // With the payloads that were left out.
+            // With the payloads that were left out; what is made of them is made anew.
             let arrays = rows.columns().iter().take(column::COUNT).cloned();
             let rows = RecordBatch::try_new(cold_schema(), arrays.collect())
                 .map_err(|error| ParquetError::ArrowError(error.to_string()))?;
-            match &mut self.shredder {
-                Some(shredder) => self.writer.write(&shredder.shred(&rows))?,
-                None => self.writer.write(&rows)?,
-            }
+            self.writer.write(&self.columns.extend(rows)?)?;
         }
         reader.finish().map_err(CoolError::Merge)?;
         Ok(())

@@ -46,11 +46,6 @@ impl Shredder {
         &self.columns
     }
 
-    /// The schema of what [`Shredder::shred`] returns.
-    pub(crate) const fn schema(&self) -> &SchemaRef {
-        &self.schema
-    }
-
     /// Rows whose payload was left out so far.
     pub(crate) const fn shredded_rows(&self) -> u64 {
         self.shredded_rows

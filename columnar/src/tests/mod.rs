@@ -20,4 +20,5 @@ mod retention;
 mod shredding;
 mod stamps;
 mod topics;
+mod typed;
 mod weather;

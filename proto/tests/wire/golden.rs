@@ -348,6 +348,15 @@ fn requests_that_administer() {
             config,
         },
     );
+    let schema = r#"{"format":"json","columns":[{"name":"n","type":"int64"}]}"#;
+    request_case(
+        "request-v1-create-topic-schema",
+        &Request::CreateTopic {
+            topic: t.clone(),
+            partitions: 1,
+            config: vec![pair("schema", schema)],
+        },
+    );
     request_case(
         "request-v1-delete-topic",
         &Request::DeleteTopic { topic: t.clone() },

@@ -8,6 +8,7 @@ mod shredded;
 
 use std::sync::Arc;
 
+use arrow::datatypes::SchemaRef;
 use basalt_columnar::{ColdFile, PartitionSnapshot};
 use datafusion::common::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
@@ -20,7 +21,6 @@ use datafusion::physical_plan::ExecutionPlan;
 use object_store::ObjectMeta;
 
 use crate::prune::RowRange;
-use crate::snapshot::topic_schema;
 use crate::topic_table::{Chosen, ScanRequest};
 use columns::TableColumns;
 
@@ -69,9 +69,11 @@ fn range(snapshot: &PartitionSnapshot, file: &ColdFile) -> RowRange {
     }
 }
 
-/// Reads `files` in the columns of `projection`.
+/// Reads `files` in the columns of `projection`, which are positions in `table`: the server's own columns, or also the declared ones,
+/// if all of the files store them.
 pub(crate) fn plan(
     request: &ScanRequest<'_>,
+    table: SchemaRef,
     files: &[Arc<ColdFile>],
     projection: &[usize],
     limit: Option<usize>,
@@ -83,7 +85,7 @@ pub(crate) fn plan(
         global: request.state.config_options().execution.parquet.clone(),
         ..TableParquetOptions::default()
     };
-    let mut source = ParquetSource::new(topic_schema())
+    let mut source = ParquetSource::new(table)
         .with_table_parquet_options(options)
         .with_parquet_file_reader_factory(Arc::new(CachedParquetFileReaderFactory::new(
             store, footers,

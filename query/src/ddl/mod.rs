@@ -17,8 +17,8 @@ use crate::QueryError;
 
 pub(crate) use statement::read;
 
-/// Makes of the text of a topic's schema, if it has one, that of the next, or says why not.
-pub type SchemaEdit = Box<dyn FnOnce(Option<&str>) -> Result<String, String> + Send>;
+/// Makes of the text of a topic's schema, if it has one, that of the next, if it is to have one, or says why not.
+pub type SchemaEdit = Box<dyn FnOnce(Option<&str>) -> Result<Option<String>, String> + Send>;
 
 /// Carries out what statements change. Each change is durable when its future ends, and is carried out or not as a whole.
 pub trait TopicChanges: Send + Sync {
@@ -141,11 +141,11 @@ fn unless(
 }
 
 /// The text of a schema with some columns changed; one without a schema becomes one of JSON.
-fn edited(text: Option<&str>, edits: Vec<ColumnEdit>) -> Result<String, String> {
+fn edited(text: Option<&str>, edits: Vec<ColumnEdit>) -> Result<Option<String>, String> {
     let words = |error: basalt_schema::SchemaError| error.to_string();
     let schema = match text {
         Some(text) => TopicSchema::parse(text).map_err(words)?,
-        None => TopicSchema::json(Vec::new()).map_err(words)?,
+        None => TopicSchema::json(&[]).map_err(words)?,
     };
     let mut columns = schema.columns().to_vec();
     for edit in edits {
@@ -168,6 +168,9 @@ fn edited(text: Option<&str>, edits: Vec<ColumnEdit>) -> Result<String, String> 
             }
         }
     }
+    if text.is_none() && columns.is_empty() {
+        return Ok(None);
+    }
     let changed = schema.with_columns(&columns).map_err(words)?;
-    Ok(changed.text())
+    Ok(Some(changed.text()))
 }

@@ -109,7 +109,7 @@ fn create_table(create: &CreateTable) -> Result<Change, TopicChangeError> {
     }
     if format.is_some() || !columns.is_empty() {
         let format = format.unwrap_or(Format::Json);
-        let schema = TopicSchema::of_lines(format, columns);
+        let schema = TopicSchema::of_lines(format, &columns);
         let schema = schema.map_err(|error| invalid(error.to_string()))?;
         settings.push(("schema".to_owned(), schema.text()));
     }

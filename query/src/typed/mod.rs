@@ -4,7 +4,7 @@
 //! them. It stands above hot and cold scans alike, so that a row is the same on both sides. A query that names no declared
 //! column has none of this in its plan, unless payloads have lines (`ndjson`): then how many rows there are is in them.
 //!
-//! - **QRY-10**: a record is one row, or as many as its frame has lines, whatever its payload is; what does not fit the
+//! - **QRY-11**: a record is one row, or as many as its frame has lines, whatever its payload is; what does not fit the
 //!   topic's schema has NULL in the declared columns, and `_error` says why. No payload ends a query.
 
 mod derive;

@@ -46,6 +46,7 @@ pub(crate) fn read<'a>(
     reader.jiter.finish().map_err(syntax)
 }
 
+#[expect(clippy::needless_pass_by_value, reason = "as `map_err` hands it over")]
 fn syntax(error: JiterError) -> Misfit {
     Misfit(format!("not JSON: {error}"))
 }

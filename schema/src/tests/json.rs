@@ -164,10 +164,12 @@ fn modelled(value: Option<&Json>, data_type: &str) -> Option<Json> {
     };
     let fits = match data_type {
         "int64" => {
-            let whole = value
-                .as_f64()
-                .filter(|f| f.fract() == 0.0 && value.is_f64());
-            return value.as_i64().or(whole.map(|f| f as i64)).map(Json::from);
+            // Fractions of the model are quarters: their text says whether there is one.
+            let text = value.to_string();
+            let whole = text
+                .strip_suffix(".0")
+                .and_then(|whole| whole.parse::<i64>().ok());
+            return value.as_i64().or(whole).map(Json::from);
         }
         "float64" => value.is_number(),
         "bool" => value.is_boolean(),
@@ -178,7 +180,8 @@ fn modelled(value: Option<&Json>, data_type: &str) -> Option<Json> {
         _ => unreachable!(),
     };
     match value.as_f64().filter(|_| data_type == "float64") {
-        Some(number) => Some(json!(number)),
+        // As printed and read again, which this reader of JSON does not do exactly.
+        Some(number) => serde_json::from_str(&json!(number).to_string()).ok(),
         None => fits.then(|| value.clone()),
     }
 }

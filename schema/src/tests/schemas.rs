@@ -118,7 +118,7 @@ fn changes_are_told_apart() {
             "int32 at /a became int64 at /x/a".to_owned()
         )]
     );
-    let lines = TopicSchema::of_lines(Format::Ndjson, old.columns().to_vec()).unwrap();
+    let lines = TopicSchema::of_lines(Format::Ndjson, old.columns()).unwrap();
     assert!(lines.changes_since(&old).encoding);
     assert!(!lines.changes_since(&lines).encoding);
 }

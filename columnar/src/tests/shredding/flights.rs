@@ -54,6 +54,7 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
         row_group_bytes: 16 << 20,
         zstd_level: 3,
         shred_json,
+        typed: None,
     };
     let (parts_in, parts_out) = parts();
     let path = key.prefix().join(format!("{shred_json}.parquet"));
@@ -99,6 +100,7 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
         appended_at_ns: 0,
         chunks: written.chunks.clone(),
         shredded: written.shredded.clone(),
+        typed: None,
     };
     let started = now();
     let mut frames = Vec::new();
