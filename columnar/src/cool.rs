@@ -56,8 +56,7 @@ pub(crate) enum CoolWhat {
 }
 
 impl TieredPartition {
-    /// Cools sealed segments, oldest first, until the first that need not be.
-    pub(crate) async fn cool(&self, what: CoolWhat) -> Result<CoolReport, CoolError> {
+    pub(crate) async fn cool_segments(&self, what: CoolWhat) -> Result<CoolReport, CoolError> {
         let work = self.work.lock().await;
         self.state.lock().check_open()?;
         self.unless_full(self.release_cold().await)?;
@@ -71,7 +70,7 @@ impl TieredPartition {
                 let Some(segment) = self.next_to_cool(what) else {
                     return Ok(report);
                 };
-                report.add(self.cool_segment(segment).await?);
+                report.add(self.count_cooling(self.cool_segment(segment)).await?);
             }
             self.shared.wake_merging.notify_one();
             if what == CoolWhat::Due {

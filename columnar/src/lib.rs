@@ -44,6 +44,7 @@ mod expire;
 mod maintenance;
 mod merge;
 mod recover;
+mod status;
 mod tiered;
 
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use partition::{PartitionSnapshot, TierBounds, TieredPartition};
 pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};
 pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
+pub use status::CoolingStatus;
 pub use steps::{NoSteps, Step, Steps, Stopped};
 pub use store::{ColdStore, StoreError};
 pub use tiered::TieredLog;
