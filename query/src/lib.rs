@@ -6,7 +6,7 @@
 //! Every topic is a table of schema `public`, named exactly as the topic, with the columns `_partition INT`,
 //! `_offset BIGINT`, `_timestamp TIMESTAMP(ns, UTC)`, `_key BINARY`, `_headers LIST<STRUCT<key, value>>`,
 //! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions`,
-//! `segments`, `files`, `groups` and `settings`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
+//! `segments`, `files`, `groups`, `queries`, `cooling` and `settings`. JSON functions and operators take `_payload` as it is. Nothing can be changed with SQL.
 //!
 //! This crate knows no protocol but Flight SQL, no file names and no network but what tonic hands it: where records lie,
 //! and where hot and cold meet, is the tiered log's to say.
@@ -21,6 +21,10 @@
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
 //! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
+//! - **QRY-10** no number that leaves the engine went round (`arithmetic`).
+//! - **QRY-11** so many queries run, so many wait, others are refused (`control`).
+//! - **QRY-12** no call of a function fills the memory (`sized`).
+//! - **QRY-13**, **QRY-14** a cut is read again byte for byte, or refused (`as_of`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
@@ -41,12 +45,15 @@ mod config;
 mod counters;
 mod error;
 
+mod control;
 mod engine;
 mod parameters;
 mod parse;
 mod planner;
+mod spill;
 mod stream;
 
+mod as_of;
 mod catalog;
 mod snapshot;
 mod sys_tables;
@@ -57,12 +64,16 @@ mod cold_scan;
 mod hot_scan;
 mod prune;
 
+mod arithmetic;
+mod comparison;
 mod edge;
 mod json;
+mod sized;
 mod text_rewrite;
 
 mod flight;
 
+pub use as_of::SnapshotError;
 pub use config::{QueryConfig, Setting};
 pub use counters::QueryCounters;
 pub use engine::QueryEngine;

@@ -15,7 +15,7 @@ use basalt_proto::{Offset, TopicName};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_expr::PhysicalExpr;
@@ -27,6 +27,8 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::{col, lit};
 
+use crate::as_of::{self, SnapshotError};
+use crate::hot_scan::HotRun;
 use crate::prune::{Pruner, RANGE_COLUMNS};
 use crate::snapshot::{QuerySnapshots, topic_schema};
 use crate::{cold_scan, hot_scan};
@@ -60,7 +62,22 @@ pub(crate) struct Chosen<T> {
     pub(crate) straddling: Vec<(Offset, T)>,
 }
 
+impl<T> Chosen<T> {
+    fn all(&self) -> impl Iterator<Item = &T> {
+        let straddling = self.straddling.iter().map(|(_, item)| item);
+        straddling.chain(&self.whole)
+    }
+}
+
+fn external(error: SnapshotError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
 impl TopicTable {
+    pub(crate) fn name(&self) -> &TopicName {
+        &self.name
+    }
+
     pub(crate) fn new(name: TopicName, snapshots: Arc<QuerySnapshots>) -> Self {
         Self { name, snapshots }
     }
@@ -103,6 +120,8 @@ impl TableProvider for TopicTable {
                     .all(|column| RANGE_COLUMNS.contains(&column.name.as_str()))
         };
         let pushed = |filter: &&Expr| match on_ranges(filter) {
+            // A cut that is read again is filtered at the scan (QRY-13).
+            true if self.snapshots.as_of().is_some() => TableProviderFilterPushDown::Exact,
             true => TableProviderFilterPushDown::Inexact,
             false => TableProviderFilterPushDown::Unsupported,
         };
@@ -132,7 +151,11 @@ impl TableProvider for TopicTable {
             filter,
             limit,
         };
-        let plans = plans(&request, &self.snapshots.topic(&self.name), &projection)?;
+        let cut = self.snapshots.cut(&self.name).map_err(external)?;
+        if self.snapshots.as_of().is_some() {
+            return as_of::plan(&request, &cut, &projection);
+        }
+        let plans = plans(&request, &cut, &projection)?;
         match plans.is_empty() {
             true => Ok(Arc::new(EmptyExec::new(Arc::new(
                 schema.project(&projection)?,
@@ -150,6 +173,12 @@ fn plans(
 ) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
     let cold = cold_scan::choose(request, snapshots)?;
     let hot = hot_scan::choose(request, snapshots)?;
+    let cold_rows = cold.all().flat_map(|file| &file.chunks);
+    let rows = cold_rows.map(|chunk| chunk.rows).sum::<u64>()
+        + hot.all().map(HotRun::frame_count).sum::<u64>();
+    request
+        .snapshots
+        .add_rows_to_scan(rows, request.limit.is_some());
     let mut plans = Vec::new();
     for (start, file) in cold.straddling {
         plans.push(rows_after(request.state, start, projection, |columns| {

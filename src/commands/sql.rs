@@ -4,12 +4,13 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use arrow_flight::FlightInfo;
+use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::client::FlightSqlServiceClient;
+use arrow_flight::{FlightData, FlightInfo};
 use clap::Args;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use rustyline::error::ReadlineError;
 use tonic::transport::{Channel, Endpoint};
 
@@ -23,7 +24,7 @@ use crate::stopwatch::Stopwatch;
 #[command(after_help = "\
 Every topic is a table with _partition, _offset, _timestamp, _key, _headers, _payload and
 _record_count; names with capitals, dots or dashes go in double quotes. JSON payloads need no
-schema. sys.topics, sys.partitions and sys.segments show the server. Without QUERY, on a terminal, a
+schema. sys.topics, sys.partitions, sys.queries and others show the server; CANCEL 'ID' ends a query. Without QUERY, on a terminal, a
 prompt with history opens; a statement ends with `;`. Without a terminal, standard input is read as
 one query.
 
@@ -42,12 +43,16 @@ pub(crate) struct SqlArgs {
     /// How rows are printed.
     #[arg(long, value_enum, default_value_t)]
     format: SqlFormat,
+    /// Print to stderr what was read, for `FROM topic AS OF '...'` to read again.
+    #[arg(long)]
+    snapshot: bool,
     #[command(flatten)]
     server: ServerArg,
 }
 
 pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
     let mut session = SqlClient::connect(&args.server).await?;
+    session.say_snapshot = args.snapshot;
     let query = match args.query {
         Some(query) => query,
         None if io::stdin().is_terminal() => return prompt(session, args.format).await,
@@ -67,6 +72,7 @@ pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
 /// A connection that runs statements.
 pub(crate) struct SqlClient {
     client: FlightSqlServiceClient<Channel>,
+    say_snapshot: bool,
 }
 
 impl SqlClient {
@@ -83,6 +89,7 @@ impl SqlClient {
         let inner = FlightServiceClient::new(channel).max_decoding_message_size(usize::MAX);
         Ok(Self {
             client: FlightSqlServiceClient::new_from_inner(inner),
+            say_snapshot: false,
         })
     }
 
@@ -123,12 +130,18 @@ impl SqlClient {
             let ticket = endpoint
                 .ticket
                 .context("the server answered without a ticket")?;
-            let mut rows = self
-                .client
-                .do_get(ticket)
-                .await
-                .map_err(reason)
+            let data = self.client.inner_mut().do_get(ticket).await;
+            let data = data
+                .map_err(|status| reason(status.into()))
                 .context("the query failed")?;
+            let say_snapshot = self.say_snapshot;
+            let data = data.into_inner().map_err(FlightError::from);
+            let mut rows =
+                FlightRecordBatchStream::new_from_flight_data(data.inspect_ok(move |message| {
+                    if say_snapshot && let Some(snapshot) = snapshot_of(message) {
+                        eprintln!("snapshot {snapshot}");
+                    }
+                }));
             while let Some(batch) = rows.next().await {
                 let batch = batch.map_err(reason).context("the query failed")?;
                 if let Some(out) = out.take() {
@@ -147,6 +160,12 @@ impl SqlClient {
             None => 0,
         })
     }
+}
+
+/// What the first message of an answer says was read.
+fn snapshot_of(message: &FlightData) -> Option<String> {
+    let said: serde_json::Value = serde_json::from_slice(&message.app_metadata).ok()?;
+    said.get("snapshot")?.as_str().map(str::to_owned)
 }
 
 /// The server's own words, without the wrapping of gRPC.

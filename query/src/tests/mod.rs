@@ -1,11 +1,15 @@
 //! The engine over a real tiered log in a temporary folder.
 #![allow(clippy::unwrap_used)]
 
+mod arithmetic;
+mod as_of;
 mod boundary;
+mod control;
 mod engine;
 mod flight;
 mod prepared;
 mod pruning;
+mod sized;
 mod statements;
 mod sys_tables;
 mod tiers;
@@ -51,7 +55,24 @@ impl Fixture {
     }
 
     async fn with_config(config: QueryConfig) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::open(tempfile::tempdir().unwrap(), config).await
+    }
+
+    /// Stops, and starts over the same folder.
+    async fn restarted(self) -> Self {
+        let config = self.engine.config().clone();
+        let Self {
+            tiered,
+            engine,
+            _folder: folder,
+        } = self;
+        drop(engine);
+        tiered.shutdown().await.unwrap();
+        drop(tiered);
+        Self::open(folder, config).await
+    }
+
+    async fn open(folder: TempDir, config: QueryConfig) -> Self {
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
         let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();
