@@ -99,7 +99,10 @@ impl TieredPartition {
         let _work = self.work.lock().await;
         self.state.lock().check_open()?;
         match self.next_to_cool(what) {
-            Some(segment) => self.cool_segment(segment).await.map(Some),
+            Some(segment) => {
+                let cooling = self.cool_segment(segment);
+                self.count_cooling(cooling).await.map(Some)
+            }
             None => Ok(None),
         }
     }

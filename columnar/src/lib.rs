@@ -52,6 +52,7 @@ mod maintenance;
 mod merge;
 mod recover;
 mod schedule;
+mod status;
 mod tiered;
 mod typed;
 
@@ -71,6 +72,7 @@ pub use replay::ReplayError;
 pub use rows::{RowBuilder, RowError};
 pub use schedule::TierStatus;
 pub use schema::{SQL_COLUMN_COUNT, cold_schema, sql_timestamp_ns};
+pub use status::CoolingStatus;
 pub use steps::{NoSteps, Step, Steps, Stopped};
 pub use store::{ColdStore, LocationError, StoreConfig, StoreError, UnusableStore, holds_files};
 pub use tiered::TieredLog;

@@ -119,7 +119,7 @@ impl TieredPartition {
             return Ok(());
         }
         loop {
-            match self.merge_once().await {
+            match self.count_merging(self.merge_once()).await {
                 Ok(Some(merged)) => report.merged.add(merged),
                 Ok(None) => break,
                 Err(error) => {

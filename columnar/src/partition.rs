@@ -18,6 +18,7 @@ use crate::error::{CoolError, ReadError};
 use crate::file::{ColdChunk, ColdFile};
 use crate::manifest::{Manifest, PartitionKey};
 use crate::shared::Shared;
+use crate::status::Tally;
 
 /// A partition whose older part is in cold files.
 #[derive(Debug)]
@@ -32,6 +33,7 @@ pub struct TieredPartition {
     pub(crate) merging: tokio::sync::Mutex<()>,
     /// Somebody wants to delete the topic: what is being merged stops.
     pub(crate) deleting: Arc<AtomicBool>,
+    pub(crate) tally: Tally,
 }
 
 /// What memory knows of the cold part.
@@ -157,6 +159,7 @@ impl TieredPartition {
             work: tokio::sync::Mutex::new(()),
             merging: tokio::sync::Mutex::new(()),
             deleting: Arc::new(AtomicBool::new(false)),
+            tally: Tally::default(),
         })
     }
 

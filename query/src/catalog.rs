@@ -8,9 +8,8 @@ use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::TableType;
 
-use crate::Setting;
 use crate::snapshot::QuerySnapshots;
-use crate::sys_tables::{SysTable, SysTableKind};
+use crate::sys_tables::{SysSources, SysTable, SysTableKind};
 use crate::topic_table::TopicTable;
 
 /// The one catalog.
@@ -29,12 +28,9 @@ pub(crate) struct QueryCatalog {
 }
 
 impl QueryCatalog {
-    pub(crate) fn new(snapshots: Arc<QuerySnapshots>, settings: Arc<[Setting]>) -> Self {
+    pub(crate) fn new(snapshots: Arc<QuerySnapshots>, sources: SysSources) -> Self {
         Self {
-            schemas: Schemas {
-                snapshots,
-                settings,
-            },
+            schemas: Schemas { snapshots, sources },
         }
     }
 }
@@ -60,7 +56,7 @@ impl CatalogProviderList for QueryCatalog {
 #[derive(Debug, Clone)]
 struct Schemas {
     snapshots: Arc<QuerySnapshots>,
-    settings: Arc<[Setting]>,
+    sources: SysSources,
 }
 
 impl CatalogProvider for Schemas {
@@ -130,12 +126,9 @@ impl SchemaProvider for Sys {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let Schemas {
-            snapshots,
-            settings,
-        } = &self.0;
+        let Schemas { snapshots, sources } = &self.0;
         let table = SysTableKind::from_name(name)
-            .map(|kind| SysTable::new(kind, Arc::clone(snapshots), Arc::clone(settings)));
+            .map(|kind| SysTable::new(kind, Arc::clone(snapshots), sources.clone()));
         Ok(table.map(|table| Arc::new(table) as Arc<dyn TableProvider>))
     }
 

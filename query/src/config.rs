@@ -1,5 +1,6 @@
 //! What queries may use.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,19 @@ pub struct QueryConfig {
     /// Bytes that all running queries together may hold in sorts, joins and aggregates before they spill to disk or are
     /// refused. Default 1 GiB; below 64 MiB ordinary aggregates over many groups are refused.
     pub memory_bytes: usize,
+    /// Queries that run at a time; others wait. Default 8. More: each has less memory and less of the processor.
+    pub max_concurrent: usize,
+    /// Queries that may wait for a place; any other is refused at once. Default 64.
+    pub max_queued: usize,
+    /// Longest a query waits for a place before it is refused. Default 30 s.
+    pub queue_timeout: Duration,
+    /// Folder for what does not fit the memory; queries' files that are left in it are deleted at start. Without one, which is
+    /// the default, queries that would need it are refused.
+    pub spill_dir: Option<PathBuf>,
+    /// Bytes of files that all running queries together may have in it. Default 16 GiB.
+    pub spill_bytes: u64,
+    /// By how much the threads of queries stand behind all others of the machine, as in nice(1): 0 to 19. Default 10.
+    pub nice: i32,
     /// Longest a query may run, from its arrival to its last row: a client that reads slowly uses it up too. Default
     /// 5 minutes.
     pub timeout: Duration,
@@ -36,6 +50,12 @@ impl Default for QueryConfig {
     fn default() -> Self {
         Self {
             memory_bytes: 1 << 30,
+            max_concurrent: 8,
+            max_queued: 64,
+            queue_timeout: Duration::from_secs(30),
+            spill_dir: None,
+            spill_bytes: 16 << 30,
+            nice: 10,
             timeout: Duration::from_secs(300),
             batch_rows: 8192,
             target_partitions: std::thread::available_parallelism()

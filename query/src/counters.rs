@@ -13,8 +13,14 @@ pub struct QueryCounters {
     pub failed: u64,
     /// Were dropped by their reader before their last row.
     pub cancelled: u64,
-    /// Neither of these yet.
+    /// Plan or run now.
     pub running: u64,
+    /// Wait for a place now.
+    pub queued: u64,
+    /// Bytes that they hold now in sorts, joins and aggregates.
+    pub memory_bytes: u64,
+    /// Bytes of their spill files now.
+    pub spill_bytes: u64,
     /// Rows handed out.
     pub rows: u64,
 }
@@ -68,8 +74,8 @@ impl Counters {
             succeeded,
             failed,
             cancelled,
-            running: started.saturating_sub(succeeded + failed + cancelled),
             rows: load(&self.rows),
+            ..QueryCounters::default()
         }
     }
 }

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use arrow::datatypes::{Schema, SchemaRef};
 use basalt_columnar::TieredLog;
 use tokio::runtime::Runtime;
+use tokio::task::JoinHandle;
 
+use crate::control::QueryId;
 use crate::flight::FlightSql;
 use crate::parameters::Query;
 use crate::planner::{Description, Planner};
 use crate::stream::{self, QueryStream};
-use crate::{QueryConfig, QueryCounters, QueryError, TopicChanges};
+use crate::{QueryConfig, QueryCounters, QueryError, Setting, TopicChanges};
 
 /// Stack of the threads that plan and run: planning recurses over what a statement nests, up to the limits in `parse`.
 /// Address space, not memory, until it is used.
@@ -36,9 +38,11 @@ impl QueryEngine {
     /// [`QueryError::Start`] if its threads cannot be made, [`QueryError::Internal`] if its functions cannot be
     /// registered.
     pub fn new(log: Arc<TieredLog>, config: QueryConfig) -> Result<Arc<Self>, QueryError> {
+        let nice = config.nice;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(config.target_partitions.max(1))
             .thread_name("basalt-query")
+            .on_thread_start(move || stand_behind(nice))
             .thread_stack_size(STACK_BYTES)
             .max_blocking_threads(BLOCKING_THREADS)
             .enable_all()
@@ -121,10 +125,43 @@ impl QueryEngine {
         task.await.map_err(stream::join_error)?
     }
 
-    /// What the engine has done so far.
+    /// What the engine has done so far, and does now: what `sys.queries` shows one by one.
     #[must_use]
     pub fn counters(&self) -> QueryCounters {
-        self.planner.counters.snapshot()
+        let registry = &self.planner.registry;
+        let (queued, running) = registry.queued_and_running();
+        let runtime = self.planner.template.runtime_env();
+        QueryCounters {
+            queued,
+            running,
+            memory_bytes: runtime.memory_pool.reserved() as u64,
+            spill_bytes: runtime.disk_manager.used_disk_space(),
+            ..registry.counters().snapshot()
+        }
+    }
+
+    /// From now on `sys.settings` shows these.
+    pub fn show_settings(&self, settings: Arc<[Setting]>) {
+        *self.planner.settings.write() = settings;
+    }
+
+    /// An id for a query that is announced before it runs.
+    pub(crate) fn next_id(&self) -> QueryId {
+        self.planner.registry.next_id()
+    }
+
+    /// Tells a query that runs, waits or was announced to stop; whether there is one.
+    pub(crate) fn cancel(&self, id: QueryId) -> bool {
+        self.planner.registry.cancel_announced(id)
+    }
+
+    /// Runs `work` on the engine's threads, which stand behind those that serve producers and consumers.
+    pub(crate) fn spawn<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> Result<JoinHandle<T>, QueryError> {
+        let runtime = self.runtime.as_ref().ok_or(QueryError::Stopping)?;
+        Ok(runtime.spawn(work))
     }
 
     /// The Flight SQL service over this engine, to be mounted in a tonic server.
@@ -139,6 +176,14 @@ impl QueryEngine {
 
     pub(crate) fn log(&self) -> &Arc<TieredLog> {
         self.planner.log()
+    }
+}
+
+/// Lets the calling thread run only where others leave the processor idle, the more so the larger `nice` is.
+fn stand_behind(nice: i32) {
+    // On Linux priorities are those of threads.
+    if let Err(error) = rustix::process::setpriority_process(None, nice) {
+        tracing::warn!(%error, nice, "a thread for queries keeps its priority");
     }
 }
 

@@ -10,6 +10,7 @@ use datafusion::common::DataFusionError;
 use tonic::{Code, Status};
 
 use crate::TopicChangeError;
+use crate::as_of::SnapshotError;
 
 /// Why a query was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +73,24 @@ pub enum QueryError {
         #[source]
         source: Box<DataFusionError>,
     },
+    /// Too many queries run and wait already. Send it again, a little later.
+    #[error(
+        "{running} queries run and {waiting} wait, none ended within {waited:?}: send the query again later"
+    )]
+    Busy {
+        /// Queries that may run at a time, and do.
+        running: usize,
+        /// Queries that wait for one of them to end.
+        waiting: usize,
+        /// How long this one waited; not at all where too many did already.
+        waited: Duration,
+    },
+    /// Somebody cancelled the query.
+    #[error("the query was cancelled")]
+    Cancelled,
+    /// The snapshot that the statement is to read again is not one, or not all there any more.
+    #[error(transparent)]
+    Snapshot(#[from] SnapshotError),
     /// The query ran longer than it may.
     #[error("the query did not finish within {timeout:?}")]
     Deadline {
@@ -121,7 +140,17 @@ impl QueryError {
             | Self::ColumnType { .. } => ErrorKind::InvalidRequest,
             Self::Change { source } => source.kind,
             Self::TooLong { .. } => ErrorKind::TooLarge,
-            Self::Resources { .. } => ErrorKind::Busy,
+            Self::Resources { .. } | Self::Busy { .. } => ErrorKind::Busy,
+            Self::Cancelled => ErrorKind::TimedOut,
+            Self::Snapshot(error) => match error {
+                SnapshotError::Expired { .. } | SnapshotError::Lost { .. } => {
+                    ErrorKind::OffsetOutOfRange
+                }
+                SnapshotError::Remade { .. } => ErrorKind::UnknownTopic,
+                SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
+                    ErrorKind::InvalidRequest
+                }
+            },
             Self::Deadline { .. } => ErrorKind::TimedOut,
             Self::Storage { .. } => ErrorKind::StorageFailed,
             Self::Internal { .. } | Self::Panicked { .. } | Self::Start { .. } => {
@@ -142,12 +171,20 @@ impl QueryError {
             | Self::ColumnType { .. } => Code::InvalidArgument,
             Self::Change { source } => change_code(source.kind),
             Self::Resources { .. } => Code::ResourceExhausted,
+            Self::Cancelled => Code::Cancelled,
+            Self::Snapshot(error) => match error {
+                SnapshotError::Expired { .. } | SnapshotError::Lost { .. } => Code::OutOfRange,
+                SnapshotError::Remade { .. } => Code::NotFound,
+                SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
+                    Code::InvalidArgument
+                }
+            },
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Storage { .. }
             | Self::Internal { .. }
             | Self::Panicked { .. }
             | Self::Start { .. } => Code::Internal,
-            Self::Stopping => Code::Unavailable,
+            Self::Busy { .. } | Self::Stopping => Code::Unavailable,
         };
         Status::new(code, self.to_string())
     }
@@ -169,6 +206,11 @@ fn change_code(kind: ErrorKind) -> Code {
 
 impl From<DataFusionError> for QueryError {
     fn from(error: DataFusionError) -> Self {
+        if let DataFusionError::External(source) = error.find_root()
+            && let Some(snapshot) = source.downcast_ref::<SnapshotError>()
+        {
+            return Self::Snapshot(snapshot.clone());
+        }
         let kind = kind_of(&error);
         let source = Box::new(error);
         match kind {
@@ -179,6 +221,10 @@ impl From<DataFusionError> for QueryError {
         }
     }
 }
+
+/// How DataFusion says that spill files have reached their limit, and which setting it names.
+const SPILL_LIMIT: &str = "used disk space during the spilling process";
+const SPILL_SETTING: &str = "datafusion.runtime.max_temp_directory_size";
 
 enum Kind {
     Invalid,
@@ -197,6 +243,7 @@ fn kind_of(error: &DataFusionError) -> Kind {
         // Functions refuse their arguments with this one; what fails in the engine itself has its own variants.
         | DataFusionError::Execution(_) => Kind::Invalid,
         DataFusionError::ArrowError(error, _) => match error.as_ref() {
+            ArrowError::IoError(text, _) if text.contains(SPILL_LIMIT) => Kind::Resources,
             ArrowError::IoError(..) | ArrowError::IpcError(_) | ArrowError::ParquetError(_) => Kind::Storage,
             ArrowError::MemoryError(_) | ArrowError::OffsetOverflowError(_) => Kind::Resources,
             ArrowError::ExternalError(_) => Kind::Internal,
@@ -205,13 +252,25 @@ fn kind_of(error: &DataFusionError) -> Kind {
         DataFusionError::ResourcesExhausted(_) => Kind::Resources,
         DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) | DataFusionError::IoError(_) => Kind::Storage,
         DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() || source.is::<ShredError>() => Kind::Storage,
+        DataFusionError::External(_) | DataFusionError::Internal(_) if is_regex(error) => Kind::Invalid,
         _ => Kind::Internal,
     }
 }
 
+/// A pattern that does not compile: some functions hand on the compiler's error as it is, others take it for their own fault.
+/// Its type is not known here.
+fn is_regex(error: &DataFusionError) -> bool {
+    let text = error.to_string();
+    ["regex parse error", "Regular expression did not compile"]
+        .iter()
+        .any(|known| text.contains(known))
+}
+
 /// The message without the backtrace that DataFusion can append.
 fn reason(error: &DataFusionError) -> String {
-    let text = error.strip_backtrace();
+    let text = error
+        .strip_backtrace()
+        .replace(SPILL_SETTING, "query.spill_bytes");
     // The engine asks its own users for bug reports; ours made a mistake in a statement, most likely.
     match text.split_once("This issue was likely caused by a bug in DataFusion") {
         Some((cause, _)) => cause.trim_end_matches(['.', '\n', ' ']).to_owned(),

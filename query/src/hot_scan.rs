@@ -47,6 +47,16 @@ pub(crate) struct HotRun {
     blocks: Vec<Block>,
 }
 
+impl HotRun {
+    /// Frames in it.
+    pub(crate) fn frame_count(&self) -> u64 {
+        self.blocks
+            .iter()
+            .map(|block| u64::from(block.frame_count))
+            .sum()
+    }
+}
+
 /// The blocks that the request's filter can touch.
 pub(crate) fn choose(
     request: &ScanRequest<'_>,
@@ -315,6 +325,7 @@ impl ExecutionPlan for HotScanExec {
             batch_rows: context.session_config().batch_size(),
             rows_left: self.limit.unwrap_or(usize::MAX),
             blocks_read: MetricBuilder::new(&self.metrics).counter("blocks_read", partition),
+            bytes_scanned: MetricBuilder::new(&self.metrics).counter("bytes_scanned", partition),
             baseline: BaselineMetrics::new(&self.metrics, partition),
         };
         let stream = RecordBatchStreamAdapter::new(schema, futures::stream::iter(rows));
@@ -347,6 +358,7 @@ struct HotRows {
     batch_rows: usize,
     rows_left: usize,
     blocks_read: Count,
+    bytes_scanned: Count,
     baseline: BaselineMetrics,
 }
 
@@ -433,6 +445,8 @@ impl HotRows {
     ) -> Result<()> {
         if self.position == 0 {
             self.blocks_read.add(1);
+            self.bytes_scanned
+                .add(usize::try_from(block.bytes).unwrap_or(usize::MAX));
         }
         let bytes = view
             .block_bytes(block)

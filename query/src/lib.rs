@@ -6,8 +6,8 @@
 //! Every topic is a table of schema `public`, named exactly as the topic, with the columns `_partition INT`,
 //! `_offset BIGINT`, `_timestamp TIMESTAMP(ns, UTC)`, `_key BINARY`, `_headers LIST<STRUCT<key, value>>`,
 //! `_payload BINARY` and `_record_count BIGINT`; schema `sys` has the server's own tables `topics`, `partitions`,
-//! `segments`, `files`, `groups` and `settings`. JSON functions and operators take `_payload` as it is. A topic with a schema has its
-//! declared columns and `_error` behind those. Statements change topics only through [`TopicChanges`].
+//! `segments`, `files`, `groups`, `queries`, `cooling` and `settings`. JSON functions and operators take `_payload` as it is. A topic with a
+//! schema has its declared columns and `_error` behind those. Statements change topics only through [`TopicChanges`].
 //!
 //! This crate knows no protocol but Flight SQL, no file names and no network but what tonic hands it: where records lie,
 //! and where hot and cold meet, is the tiered log's to say.
@@ -24,6 +24,10 @@
 //! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
 //! - **QRY-10** a JSON function over a cold row gives what it gives over the payload (`cold_scan`).
 //! - **QRY-11** whatever a payload is, it is a row of a typed topic, or one a line (`typed`).
+//! - **QRY-12** no number that leaves the engine went round (`arithmetic`).
+//! - **QRY-13** so many queries run, so many wait, others are refused (`control`).
+//! - **QRY-14** no call of a function fills the memory (`sized`).
+//! - **QRY-15**, **QRY-16** a cut is read again byte for byte, or refused (`as_of`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
@@ -44,13 +48,16 @@ mod config;
 mod counters;
 mod error;
 
+mod control;
 mod ddl;
 mod engine;
 mod parameters;
 mod parse;
 mod planner;
+mod spill;
 mod stream;
 
+mod as_of;
 mod catalog;
 mod columns;
 mod snapshot;
@@ -63,12 +70,16 @@ mod hot_scan;
 mod prune;
 mod typed;
 
+mod arithmetic;
+mod comparison;
 mod edge;
 mod json;
+mod sized;
 mod text_rewrite;
 
 mod flight;
 
+pub use as_of::SnapshotError;
 pub use config::{QueryConfig, Setting};
 pub use counters::QueryCounters;
 pub use ddl::{SchemaEdit, TopicChangeError, TopicChanges};

@@ -5,31 +5,40 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use basalt_columnar::TieredLog;
+use basalt_proto::TopicName;
 use datafusion::common::ParamValues;
 use datafusion::common::tree_node::TreeNodeRecursion;
 use datafusion::config::Dialect;
 use datafusion::datasource::source_as_provider;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
 use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
 use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
+use datafusion::physical_optimizer::PhysicalOptimizerRule;
+use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
 use datafusion::prelude::SessionConfig;
+use parking_lot::RwLock;
 
+use crate::arithmetic::CheckedOperators;
+use crate::as_of::{Token, UnionsInOrder};
 use crate::catalog::{CATALOG, QueryCatalog, TOPICS_SCHEMA};
 use crate::cold_scan::store_url;
-use crate::counters::Counters;
+use crate::comparison::ComparisonRewrite;
+use crate::control::{Admission, Lane, QueryPool, Registry, cancel_function};
 use crate::ddl::{self, Change, TopicChanges};
 use crate::edge::plain_schema;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
 use crate::snapshot::QuerySnapshots;
+use crate::sys_tables::{SysSources, SysTable};
 use crate::text_rewrite::TextRewrite;
 use crate::topic_table::TopicTable;
 use crate::yielding::YieldingJoins;
-use crate::{QueryConfig, QueryError, json};
+use crate::{QueryConfig, QueryError, Setting, arithmetic, json, sized, spill};
 
 /// Longest statement that is read, in bytes.
 pub(crate) const STATEMENT_BYTES: usize = 1 << 20;
@@ -42,7 +51,10 @@ pub(crate) struct Planner {
     pub(crate) config: QueryConfig,
     /// Everything that queries share; each query gets a copy with its own catalog.
     pub(crate) template: SessionState,
-    pub(crate) counters: Counters,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) admission: Admission,
+    /// What `sys.settings` shows.
+    pub(crate) settings: RwLock<Arc<[Setting]>>,
     /// Who changes topics; without one no statement does.
     topics: OnceLock<Arc<dyn TopicChanges>>,
 }
@@ -51,6 +63,7 @@ pub(crate) struct Planner {
 pub(crate) struct Planned {
     /// Its catalog holds the snapshots, which pin what the query reads.
     state: SessionState,
+    snapshots: Arc<QuerySnapshots>,
     /// Analysed, unless values are to be put in the place of parameters first.
     plan: LogicalPlan,
     bindings: Option<Bindings>,
@@ -68,20 +81,31 @@ pub(crate) struct Description {
 
 impl Planner {
     pub(crate) fn new(log: Arc<TieredLog>, config: QueryConfig) -> Result<Self, QueryError> {
+        if let Some(folder) = &config.spill_dir {
+            spill::empty(folder).map_err(|source| QueryError::Start { source })?;
+        }
         let runtime = runtime_env(&log, &config)?;
+        let registry = Arc::new(Registry::new(Arc::clone(log.log().clock())));
         let mut template = SessionStateBuilder::new()
             .with_default_features()
             .with_config(session_config(&config))
             .with_runtime_env(runtime)
-            .with_physical_optimizer_rule(Arc::new(YieldingJoins))
+            .with_analyzer_rule(Arc::new(CheckedOperators::new()))
+            .with_physical_optimizer_rules(physical_rules())
             .build();
         json::register(&mut template)?;
+        arithmetic::register(&mut template)?;
+        sized::register(&mut template)?;
+        template.register_udf(cancel_function(Arc::clone(&registry)))?;
         template.register_function_rewrite(Arc::new(TextRewrite))?;
+        template.register_function_rewrite(Arc::new(ComparisonRewrite))?;
         Ok(Self {
             log,
+            admission: Admission::new(&config),
+            settings: RwLock::new(Arc::clone(&config.settings)),
             config,
             template,
-            counters: Counters::default(),
+            registry,
             topics: OnceLock::new(),
         })
     }
@@ -123,7 +147,7 @@ impl Planner {
                 found,
             });
         }
-        let state = self.state();
+        let (state, snapshots) = self.state(parsed.as_of.as_deref())?;
         let Some(bindings) = bound else {
             let plan = state.statement_to_plan(parsed.statement).await?;
             check(&plan, 0)?;
@@ -132,6 +156,7 @@ impl Planner {
                 schema: plain_schema(plan.schema().as_arrow())?,
                 bindings: None,
                 state,
+                snapshots,
                 plan,
             });
         };
@@ -144,6 +169,7 @@ impl Planner {
             schema: Arc::new(Schema::empty()),
             bindings: Some(bindings),
             state,
+            snapshots,
             plan,
         };
         planned.schema = planned.schema_of_runs()?;
@@ -167,7 +193,7 @@ impl Planner {
                 parameters: Arc::new(Schema::empty()),
             });
         }
-        let state = self.state();
+        let (state, _) = self.state(parsed.as_of.as_deref())?;
         let untyped = state.statement_to_plan(parsed.statement.clone()).await;
         let types = inferred(untyped.as_ref().ok(), count)?;
         let typed = typed_plan(state.clone(), parsed.statement, &types).await;
@@ -187,17 +213,40 @@ impl Planner {
         })
     }
 
-    /// The state of one query, with its own snapshots.
-    fn state(&self) -> SessionState {
-        let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log)));
+    /// The state of one query, with its own snapshots, or those that a token names.
+    fn state(
+        &self,
+        as_of: Option<&str>,
+    ) -> Result<(SessionState, Arc<QuerySnapshots>), QueryError> {
+        let token = as_of.map(Token::from_text).transpose()?;
         let mut state = self.template.clone();
-        state.register_catalog_list(Arc::new(QueryCatalog::new(
-            snapshots,
-            Arc::clone(&self.config.settings),
-        )));
+        if let Some(token) = &token {
+            repeatable(&mut state, token);
+        }
+        let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log), token));
+        let sources = SysSources {
+            settings: Arc::clone(&self.settings.read()),
+            registry: Arc::clone(&self.registry),
+        };
+        state.register_catalog_list(Arc::new(QueryCatalog::new(Arc::clone(&snapshots), sources)));
         state.mark_start_execution();
-        state
+        Ok((state, snapshots))
     }
+}
+
+/// Lets nothing decide but the rows themselves (QRY-15).
+fn repeatable(state: &mut SessionState, token: &Token) {
+    let config = state.config_mut();
+    *config = config
+        .clone()
+        .with_target_partitions(1)
+        .with_batch_size(usize::try_from(token.batch_rows).unwrap_or(usize::MAX));
+    // What a join or a limit learns on its way prunes otherwise in Parquet than in segments.
+    let optimizer = &mut config.options_mut().optimizer;
+    optimizer.enable_dynamic_filter_pushdown = false;
+    optimizer.enable_topk_dynamic_filter_pushdown = false;
+    optimizer.enable_join_dynamic_filter_pushdown = false;
+    optimizer.enable_aggregate_dynamic_filter_pushdown = false;
 }
 
 fn read(sql: &str) -> Result<Parsed, QueryError> {
@@ -268,14 +317,45 @@ impl Planned {
         run: usize,
     ) -> Result<Arc<dyn ExecutionPlan>, QueryError> {
         let plan = self.bound(run)?;
-        let batch_rows = batch_rows(&plan, self.state.config().batch_size())?;
-        let config = self.state.config_mut();
-        *config = config.clone().with_batch_size(batch_rows);
+        self.snapshots.take(&topics(&plan)?);
+        if self.snapshots.as_of().is_none() {
+            let batch_rows = batch_rows(&plan, self.state.config().batch_size())?;
+            let config = self.state.config_mut();
+            *config = config.clone().with_batch_size(batch_rows);
+        }
         Ok(self.state.create_physical_plan(&plan).await?)
     }
 
-    pub(crate) fn task_context(&self) -> Arc<TaskContext> {
-        self.state.task_ctx()
+    /// What it runs in, where its memory counts as `pool`'s.
+    pub(crate) fn task_context(
+        &self,
+        pool: &Arc<QueryPool>,
+    ) -> Result<Arc<TaskContext>, QueryError> {
+        let shared = self.state.runtime_env();
+        let mut runtime =
+            RuntimeEnvBuilder::from_runtime_env(shared).with_memory_pool(Arc::clone(pool) as _);
+        if self.snapshots.as_of().is_some() {
+            // When to spill depends on what others hold, and the order of rows on that (QRY-15).
+            let disabled = DiskManagerBuilder::default().with_mode(DiskManagerMode::Disabled);
+            runtime = runtime.with_disk_manager_builder(disabled);
+        }
+        let context = TaskContext::from(&self.state).with_runtime(runtime.build_arc()?);
+        Ok(Arc::new(context))
+    }
+
+    /// Whose places it competes for.
+    pub(crate) fn lane(&self) -> Result<Lane, QueryError> {
+        Ok(lane(&self.plan)?)
+    }
+
+    /// The cut that it reads, once it has a physical plan.
+    pub(crate) fn token(&self) -> Option<String> {
+        self.snapshots.token(self.state.config().batch_size())
+    }
+
+    /// Rows that its scans will give, where that is known.
+    pub(crate) fn rows_to_scan(&self) -> Option<u64> {
+        self.snapshots.rows_to_scan()
     }
 
     /// The statement with the values of one run, which must give what the first gives.
@@ -312,14 +392,31 @@ impl Planned {
 fn runtime_env(log: &TieredLog, config: &QueryConfig) -> Result<Arc<RuntimeEnv>, QueryError> {
     let named = NonZeroUsize::MIN.saturating_add(4);
     let pool = TrackConsumersPool::new(FairSpillPool::new(config.memory_bytes), named);
+    let spilling = match &config.spill_dir {
+        Some(folder) => DiskManagerMode::Directories(vec![folder.clone()]),
+        None => DiskManagerMode::Disabled,
+    };
+    let disk = DiskManagerBuilder::default()
+        .with_mode(spilling)
+        .with_max_temp_directory_size(config.spill_bytes);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
+        .with_disk_manager_builder(disk)
         .build_arc()?;
     runtime.register_object_store(
         store_url()?.as_ref(),
         Arc::clone(log.store().object_store()),
     );
     Ok(runtime)
+}
+
+/// DataFusion's own rules, with ours before and behind them.
+fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
+    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
+        vec![Arc::new(UnionsInOrder)];
+    rules.extend(PhysicalOptimizer::new().rules);
+    rules.push(Arc::new(YieldingJoins));
+    rules
 }
 
 fn session_config(config: &QueryConfig) -> SessionConfig {
@@ -344,17 +441,52 @@ fn reads_only() -> SQLOptions {
         .with_allow_statements(false)
 }
 
-/// Rows in a batch: as configured, fewer where a topic's rows are so wide that an Arrow column could not hold them.
-fn batch_rows(plan: &LogicalPlan, configured: usize) -> Result<usize, DataFusionError> {
-    let mut widest_bytes = 1;
+/// The topics that `plan` reads.
+fn topics(plan: &LogicalPlan) -> Result<Vec<TopicName>, DataFusionError> {
+    let mut names = Vec::new();
+    for_each_topic(plan, |topic| names.push(topic.name().clone()))?;
+    Ok(names)
+}
+
+fn for_each_topic(
+    plan: &LogicalPlan,
+    mut visit: impl FnMut(&TopicTable),
+) -> Result<(), DataFusionError> {
     plan.apply_with_subqueries(|node| {
         if let LogicalPlan::TableScan(scan) = node
             && let Ok(provider) = source_as_provider(&scan.source)
             && let Some(topic) = provider.downcast_ref::<TopicTable>()
         {
-            widest_bytes = widest_bytes.max(topic.widest_row_bytes());
+            visit(topic);
         }
         Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(())
+}
+
+/// The system's lane for what reads nothing but the server's own tables, and multiplies nothing.
+fn lane(plan: &LogicalPlan) -> Result<Lane, DataFusionError> {
+    let mut lane = Lane::System;
+    plan.apply_with_subqueries(|node| {
+        let light = match node {
+            LogicalPlan::TableScan(scan) => source_as_provider(&scan.source)
+                .is_ok_and(|provider| provider.downcast_ref::<SysTable>().is_some()),
+            LogicalPlan::Join(_) | LogicalPlan::RecursiveQuery(_) | LogicalPlan::Unnest(_) => false,
+            _ => true,
+        };
+        if !light {
+            lane = Lane::Records;
+        }
+        Ok(TreeNodeRecursion::Continue)
+    })?;
+    Ok(lane)
+}
+
+/// Rows in a batch: as configured, fewer where a topic's rows are so wide that an Arrow column could not hold them.
+fn batch_rows(plan: &LogicalPlan, configured: usize) -> Result<usize, DataFusionError> {
+    let mut widest_bytes = 1;
+    for_each_topic(plan, |topic| {
+        widest_bytes = widest_bytes.max(topic.widest_row_bytes())
     })?;
     let fitting = usize::try_from(BATCH_BYTES / widest_bytes).unwrap_or(usize::MAX);
     Ok(configured.min(fitting.max(1)))

@@ -1,7 +1,7 @@
 //! A running query: a task on the engine's threads, and the stream its reader holds.
 //!
-//! **QRY-7**: a query ends with its last row, its first error, its deadline or when its reader drops the stream, and then
-//! holds nothing: plan, snapshots, memory and spill files go with the task. A panic in it is its own error.
+//! **QRY-7**: a query ends with its last row, its first error, its deadline, a cancellation or when its reader drops the
+//! stream, and then holds nothing: plan, snapshots, memory and spill files go with the task. A panic in it is its own error.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinHandle};
 
 use crate::QueryError;
+use crate::control::{Entry, QueryId, State};
 use crate::counters::Outcome;
 use crate::edge::plain_batch;
 use crate::parameters::Query;
@@ -27,13 +28,15 @@ const WAITING_BATCHES: usize = 2;
 /// The rows of a query. Dropping it cancels the query.
 #[derive(Debug)]
 pub struct QueryStream {
-    schema: SchemaRef,
+    id: QueryId,
+    begun: Begun,
     rows: mpsc::Receiver<Result<RecordBatch, QueryError>>,
     task: Option<AbortOnDrop>,
 }
 
+/// Ends a task when nobody waits for what it does.
 #[derive(Debug)]
-struct AbortOnDrop(JoinHandle<()>);
+pub(crate) struct AbortOnDrop(pub(crate) JoinHandle<()>);
 
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
@@ -41,11 +44,31 @@ impl Drop for AbortOnDrop {
     }
 }
 
+/// What is known of a query before its first row.
+#[derive(Debug)]
+struct Begun {
+    schema: SchemaRef,
+    snapshot: Option<String>,
+}
+
 impl QueryStream {
     /// Schema of every batch.
     #[must_use]
     pub fn schema(&self) -> SchemaRef {
-        Arc::clone(&self.schema)
+        Arc::clone(&self.begun.schema)
+    }
+
+    /// Its id, as `sys.queries` shows it and `CANCEL` takes it.
+    #[must_use]
+    pub fn id(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// What it reads, to be read again by `FROM ... AS OF '<snapshot>'`. None where it reads no topic, or so many partitions
+    /// that their bounds do not fit a token.
+    #[must_use]
+    pub fn snapshot(&self) -> Option<&str> {
+        self.begun.snapshot.as_deref()
     }
 }
 
@@ -72,12 +95,14 @@ pub(crate) async fn start(
     planner: Arc<Planner>,
     query: Query,
 ) -> Result<QueryStream, QueryError> {
-    let (started, schema) = oneshot::channel();
+    let (started, begun) = oneshot::channel();
     let (send, rows) = mpsc::channel(WAITING_BATCHES);
-    let mut task = AbortOnDrop(runtime.spawn(run(planner, query, started, send)));
-    match schema.await {
-        Ok(schema) => Ok(QueryStream {
-            schema: schema?,
+    let id = query.id.unwrap_or_else(|| planner.registry.next_id());
+    let mut task = AbortOnDrop(runtime.spawn(run(planner, query, id, started, send)));
+    match begun.await {
+        Ok(begun) => Ok(QueryStream {
+            id,
+            begun: begun?,
             rows,
             task: Some(task),
         }),
@@ -104,31 +129,39 @@ pub(crate) fn join_error(error: JoinError) -> QueryError {
     }
 }
 
-type Started = oneshot::Sender<Result<SchemaRef, QueryError>>;
+type Started = oneshot::Sender<Result<Begun, QueryError>>;
 type Rows = mpsc::Sender<Result<RecordBatch, QueryError>>;
 
-async fn run(planner: Arc<Planner>, query: Query, started: Started, rows: Rows) {
-    planner.counters.start();
-    // Counts a query that is dropped or panics on the way, too.
-    let mut ending = Ending {
-        planner: Arc::clone(&planner),
-        outcome: Outcome::Cancelled,
-    };
-    let timeout = planner.config.timeout;
+async fn run(planner: Arc<Planner>, query: Query, id: QueryId, started: Started, rows: Rows) {
+    let memory = Arc::clone(&planner.template.runtime_env().memory_pool);
+    // Counts and lists a query that is dropped or panics on the way, too.
+    let running = planner
+        .registry
+        .begin(id, &query.sql, query.client.clone(), memory);
+    let entry = Arc::clone(running.entry());
+    let limit = planner.config.timeout;
+    let timeout = query.timeout.map_or(limit, |asked| asked.min(limit));
     let mut started = Some(started);
-    let finished =
-        tokio::time::timeout(timeout, answer(&planner, &query, &mut started, &rows)).await;
-    let error = match finished {
-        Ok(Ok(outcome)) => {
-            ending.outcome = outcome;
-            return;
+    let finished = {
+        let answer = answer(&planner, &query, &entry, &mut started, &rows);
+        tokio::select! {
+            biased;
+            () = entry.cancelled() => Err(QueryError::Cancelled),
+            finished = tokio::time::timeout(timeout, answer) => {
+                finished.unwrap_or(Err(QueryError::Deadline { timeout }))
+            }
         }
-        Ok(Err(error)) => error,
-        Err(_) => QueryError::Deadline { timeout },
     };
-    ending.outcome = Outcome::Failed;
+    let error = match finished {
+        Ok(outcome) => return running.end(outcome, None),
+        Err(error) => error,
+    };
+    let outcome = match error {
+        QueryError::Cancelled => Outcome::Cancelled,
+        _ => Outcome::Failed,
+    };
     // Counted before the reader can know.
-    drop(ending);
+    running.end(outcome, Some(error.to_string()));
     tracing::debug!(%error, "a query failed");
     // A reader that is gone needs no answer.
     match started {
@@ -137,55 +170,51 @@ async fn run(planner: Arc<Planner>, query: Query, started: Started, rows: Rows) 
     }
 }
 
-struct Ending {
-    planner: Arc<Planner>,
-    outcome: Outcome,
-}
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        let outcome = if std::thread::panicking() {
-            Outcome::Failed
-        } else {
-            self.outcome
-        };
-        self.planner.counters.end(outcome);
-    }
-}
-
 async fn answer(
     planner: &Planner,
     query: &Query,
+    entry: &Entry,
     started: &mut Option<Started>,
     rows: &Rows,
 ) -> Result<Outcome, QueryError> {
     if let Some((change, topics)) = planner.change(query)? {
         change.run(topics).await?;
         if let Some(started) = started.take() {
-            drop(started.send(Ok(Arc::new(Schema::empty()))));
+            drop(started.send(Ok(Begun {
+                schema: Arc::new(Schema::empty()),
+                snapshot: None,
+            })));
         }
         return Ok(Outcome::Succeeded);
     }
     let mut planned = planner.plan(query).await?;
+    entry.set_state(State::Queued);
+    // Held until everything below is gone.
+    let _place = planner.admission.enter(planned.lane()?).await?;
+    entry.set_state(State::Running);
     let schema = Arc::clone(&planned.schema);
-    let mut announce = || {
+    let mut announce = |snapshot: Option<String>| {
         if let Some(started) = started.take() {
-            drop(started.send(Ok(Arc::clone(&schema))));
+            let schema = Arc::clone(&schema);
+            drop(started.send(Ok(Begun { schema, snapshot })));
         }
     };
     for run in 0..planned.run_count() {
         let plan = planned.physical_plan(run).await?;
-        let mut batches = execute_stream(plan, planned.task_context())?;
-        announce();
+        let token = planned.token();
+        entry.set_plan(&plan, planned.rows_to_scan(), token.as_deref());
+        let mut batches = execute_stream(plan, planned.task_context(entry.pool())?)?;
+        announce(token);
         while let Some(batch) = batches.next().await {
             let batch = plain_batch(&batch?, &schema)?;
-            planner.counters.rows(batch.num_rows());
+            planner.registry.counters().rows(batch.num_rows());
+            entry.add_rows(batch.num_rows());
             if rows.send(Ok(batch)).await.is_err() {
                 return Ok(Outcome::Cancelled);
             }
         }
     }
     // Where no run was asked for there are no rows, but there is a schema.
-    announce();
+    announce(None);
     Ok(Outcome::Succeeded)
 }

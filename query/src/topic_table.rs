@@ -16,7 +16,7 @@ use basalt_proto::{Offset, TopicName};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
-use datafusion::error::Result;
+use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
 use datafusion::physical_expr::PhysicalExpr;
@@ -28,6 +28,7 @@ use datafusion::physical_plan::projection::ProjectionExec;
 use datafusion::physical_plan::union::UnionExec;
 use datafusion::prelude::{col, lit};
 
+use crate::as_of::{self, SnapshotError};
 use crate::columns::TopicColumns;
 use crate::hot_scan::HotRun;
 use crate::prune::{Pruner, RANGE_COLUMNS};
@@ -66,6 +67,17 @@ pub(crate) struct Chosen<T> {
     pub(crate) straddling: Vec<(Offset, T)>,
 }
 
+impl<T> Chosen<T> {
+    fn all(&self) -> impl Iterator<Item = &T> {
+        let straddling = self.straddling.iter().map(|(_, item)| item);
+        straddling.chain(&self.whole)
+    }
+}
+
+fn external(error: SnapshotError) -> DataFusionError {
+    DataFusionError::External(Box::new(error))
+}
+
 impl TopicTable {
     pub(crate) fn new(
         name: TopicName,
@@ -77,6 +89,10 @@ impl TopicTable {
             columns,
             snapshots,
         }
+    }
+
+    pub(crate) fn name(&self) -> &TopicName {
+        &self.name
     }
 
     /// Bytes of a row where the topic's rows are widest, averaged over a row group or a block.
@@ -117,6 +133,8 @@ impl TableProvider for TopicTable {
                     .all(|column| RANGE_COLUMNS.contains(&column.name.as_str()))
         };
         let pushed = |filter: &&Expr| match on_ranges(filter) {
+            // A cut that is read again is filtered at the scan (QRY-15).
+            true if self.snapshots.as_of().is_some() => TableProviderFilterPushDown::Exact,
             true => TableProviderFilterPushDown::Inexact,
             false => TableProviderFilterPushDown::Unsupported,
         };
@@ -141,10 +159,11 @@ impl TableProvider for TopicTable {
                 })
                 .transpose()
         };
-        // A frame's first offset is not that of its lines.
+        // A frame's first offset is not that of its lines. A cut that is read again is filtered where they are known.
+        let is_cut = self.snapshots.as_of().is_some();
         let holds_stored = |filter: &&Expr| {
             let mut columns = filter.column_refs().into_iter();
-            !self.columns.has_lines() || columns.all(|column| column.name != "_offset")
+            is_cut || !self.columns.has_lines() || columns.all(|column| column.name != "_offset")
         };
         let request = ScanRequest {
             state,
@@ -154,7 +173,11 @@ impl TableProvider for TopicTable {
             filter: physical(&mut filters.iter().filter(holds_stored))?,
             limit,
         };
-        let plans = plans(&request, &self.snapshots.topic(&self.name), &projection)?;
+        let cut = self.snapshots.cut(&self.name).map_err(external)?;
+        if is_cut {
+            return as_of::plan(&request, &cut, &projection);
+        }
+        let plans = plans(&request, &cut, &projection)?;
         match plans.is_empty() {
             true => Ok(Arc::new(EmptyExec::new(Arc::new(
                 schema.project(&projection)?,
@@ -172,6 +195,12 @@ fn plans(
 ) -> Result<Vec<Arc<dyn ExecutionPlan>>> {
     let cold = cold_scan::choose(request, snapshots)?;
     let hot = hot_scan::choose(request, snapshots)?;
+    let chunks = cold.all().flat_map(|file| &file.chunks);
+    let rows = chunks.map(|chunk| chunk.rows).sum::<u64>()
+        + hot.all().map(HotRun::frame_count).sum::<u64>();
+    request
+        .snapshots
+        .add_rows_to_scan(rows, request.limit.is_some());
     let mut plans = Vec::new();
     for (start, file) in cold.straddling {
         plans.push(rows_after(request, start, projection, |columns| {
@@ -193,7 +222,7 @@ fn plans(
 }
 
 /// The rows of `files`, in the columns of `projection`: read where they are stored, computed where they are not.
-fn cold_rows(
+pub(crate) fn cold_rows(
     request: &ScanRequest<'_>,
     files: &[Arc<ColdFile>],
     projection: &[usize],
@@ -223,7 +252,7 @@ fn cold_rows(
 }
 
 /// The rows of `runs`, in the columns of `projection`.
-fn hot_rows(
+pub(crate) fn hot_rows(
     request: &ScanRequest<'_>,
     runs: Vec<HotRun>,
     projection: &[usize],

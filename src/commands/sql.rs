@@ -4,12 +4,13 @@ use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use arrow_flight::FlightInfo;
+use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::client::FlightSqlServiceClient;
+use arrow_flight::{FlightData, FlightInfo};
 use clap::Args;
-use futures::StreamExt as _;
+use futures::{StreamExt as _, TryStreamExt as _};
 use rustyline::error::ReadlineError;
 use tonic::transport::{Channel, Endpoint};
 
@@ -24,9 +25,9 @@ use crate::stopwatch::Stopwatch;
 Every topic is a table with _partition, _offset, _timestamp, _key, _headers, _payload and
 _record_count, and the columns of its schema if it has one (`basalt schema --help`); names with
 capitals, dots or dashes go in double quotes. JSON payloads need no schema. CREATE TABLE, ALTER
-TABLE and DROP TABLE change topics. sys.topics, sys.partitions and sys.segments show the server.
-Without QUERY, on a terminal, a prompt with history opens; a statement ends with `;`. Without a
-terminal, standard input is read as one query.
+TABLE and DROP TABLE change topics; CANCEL 'ID' ends a query. sys.topics, sys.partitions,
+sys.queries and others show the server. Without QUERY, on a terminal, a prompt with history opens; a
+statement ends with `;`. Without a terminal, standard input is read as one query.
 
 In table, json and csv, binary values are shown as text where they are UTF-8, else as \\x and hex
 digits; arrow is exact.
@@ -43,12 +44,16 @@ pub(crate) struct SqlArgs {
     /// How rows are printed.
     #[arg(long, value_enum, default_value_t)]
     format: SqlFormat,
+    /// Print to stderr what was read, for `FROM topic AS OF '...'` to read again.
+    #[arg(long)]
+    snapshot: bool,
     #[command(flatten)]
     server: ServerArg,
 }
 
 pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
     let mut session = SqlClient::connect(&args.server).await?;
+    session.say_snapshot = args.snapshot;
     let query = match args.query {
         Some(query) => query,
         None if io::stdin().is_terminal() => return prompt(session, args.format).await,
@@ -68,6 +73,7 @@ pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
 /// A connection that runs statements.
 pub(crate) struct SqlClient {
     client: FlightSqlServiceClient<Channel>,
+    say_snapshot: bool,
 }
 
 impl SqlClient {
@@ -84,6 +90,7 @@ impl SqlClient {
         let inner = FlightServiceClient::new(channel).max_decoding_message_size(usize::MAX);
         Ok(Self {
             client: FlightSqlServiceClient::new_from_inner(inner),
+            say_snapshot: false,
         })
     }
 
@@ -124,12 +131,18 @@ impl SqlClient {
             let ticket = endpoint
                 .ticket
                 .context("the server answered without a ticket")?;
-            let mut rows = self
-                .client
-                .do_get(ticket)
-                .await
-                .map_err(reason)
+            let data = self.client.inner_mut().do_get(ticket).await;
+            let data = data
+                .map_err(|status| reason(status.into()))
                 .context("the query failed")?;
+            let say_snapshot = self.say_snapshot;
+            let data = data.into_inner().map_err(FlightError::from);
+            let mut rows =
+                FlightRecordBatchStream::new_from_flight_data(data.inspect_ok(move |message| {
+                    if say_snapshot && let Some(snapshot) = snapshot_of(message) {
+                        eprintln!("snapshot {snapshot}");
+                    }
+                }));
             while let Some(batch) = rows.next().await {
                 let batch = batch.map_err(reason).context("the query failed")?;
                 if let Some(out) = out.take() {
@@ -148,6 +161,12 @@ impl SqlClient {
             None => 0,
         })
     }
+}
+
+/// What the first message of an answer says was read.
+fn snapshot_of(message: &FlightData) -> Option<String> {
+    let said: serde_json::Value = serde_json::from_slice(&message.app_metadata).ok()?;
+    said.get("snapshot")?.as_str().map(str::to_owned)
 }
 
 /// The server's own words, without the wrapping of gRPC.

@@ -113,6 +113,13 @@ impl Config {
         let default = QueryConfig::default();
         QueryConfig {
             memory_bytes: query.memory_bytes,
+            max_concurrent: query.max_concurrent,
+            max_queued: query.max_queued,
+            queue_timeout: Duration::from_millis(query.queue_timeout_ms),
+            spill_dir: Some(self.data_dir.join("spill")),
+            spill_bytes: query.spill_bytes,
+            // Out of range is refused by `validate`.
+            nice: i32::try_from(query.nice).unwrap_or(default.nice),
             timeout: Duration::from_millis(query.timeout_ms),
             batch_rows: query.batch_rows,
             target_partitions: match query.target_partitions {

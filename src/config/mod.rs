@@ -171,6 +171,19 @@ section! {
         /// Bytes of memory that all queries together may use for sorting, grouping and joining; beyond it they spill to
         /// disk or fail with a typed error. Safe: 64 MiB to half the machine.
         memory_bytes: usize = 1 << 30, in 1_048_576 ..= TIB;
+        /// Queries that run at a time; others wait for one of them to end. More: each has less memory and less of the
+        /// processor. Safe: 1 to 64.
+        max_concurrent: usize = 8, in 1 ..= 10_000;
+        /// Queries that wait at a time; any other is refused at once, to be sent again later. Safe: 0 to 1,000.
+        max_queued: usize = 64, in 0 ..= 100_000;
+        /// Milliseconds that a query waits before it is refused. Safe: 100 and more.
+        queue_timeout_ms: u64 = 30_000, in 1 ..= HOUR_MS;
+        /// Bytes of disk, in the folder `spill` of the data folder, for what does not fit `memory_bytes`. Safe: 1 GiB to a part
+        /// of the disk that records do not need.
+        spill_bytes: u64 = 16 * GIB, in 0 ..= i64::MAX;
+        /// By how much the threads of queries stand behind all others of the machine, as in nice(1). More: heavier queries
+        /// slow producers and consumers less, and take longer. Safe: 0 to 19.
+        nice: u32 = 10, in 0 ..= 19;
         /// Milliseconds after which a query is cancelled. Safe: 1,000 and more.
         timeout_ms: u64 = 300_000, in 1 ..= YEAR_MS;
         /// Rows in a batch. Larger: less overhead a row, more memory. Safe: 1,024 to 65,536.

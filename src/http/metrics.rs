@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use basalt_columnar::TieredLog;
+use basalt_columnar::{CoolingStatus, TieredLog};
 use basalt_ingest::Counters;
 use basalt_query::QueryEngine;
 use prometheus_client::collector::Collector;
@@ -93,7 +93,8 @@ impl Collector for Scrape {
         flight(&mut encoder, &self.0)?;
         queries(&mut encoder, &self.0.engine)?;
         tier(&mut encoder, &self.0.tiered)?;
-        partitions(&mut encoder, &self.0.tiered)
+        partitions(&mut encoder, &self.0.tiered)?;
+        cooling(&mut encoder, &self.0.tiered)
     }
 }
 
@@ -189,11 +190,88 @@ fn queries(encoder: &mut DescriptorEncoder, engine: &QueryEngine) -> Result<(), 
     for (name, help, value) in described {
         plain_counter(encoder, name, help, value)?;
     }
-    plain_gauge(
+    let now = [
+        (
+            "basalt_queries_running",
+            "Queries that plan or run now",
+            counts.running,
+        ),
+        (
+            "basalt_queries_queued",
+            "Queries that wait for a place now",
+            counts.queued,
+        ),
+        (
+            "basalt_query_memory_bytes",
+            "Bytes that queries hold now in sorts, joins and aggregates",
+            counts.memory_bytes,
+        ),
+        (
+            "basalt_query_spill_bytes",
+            "Bytes of spill files of queries now",
+            counts.spill_bytes,
+        ),
+    ];
+    for (name, help, value) in now {
+        plain_gauge(encoder, name, help, value)?;
+    }
+    Ok(())
+}
+
+/// One row a partition, of what `sys.cooling` shows.
+fn cooling(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(), fmt::Error> {
+    let statuses: Vec<_> = tiered
+        .all_partitions()
+        .iter()
+        .map(|partition| {
+            let labels = [
+                ("topic", partition.topic().to_string()),
+                ("partition", partition.id().to_string()),
+            ];
+            (labels, partition.cooling_status())
+        })
+        .collect();
+    let rows = |of: fn(&CoolingStatus) -> u64| {
+        let rows = statuses
+            .iter()
+            .map(|(labels, status)| (labels.clone(), of(status)));
+        rows.collect::<Vec<_>>()
+    };
+    gauge(
         encoder,
-        "basalt_queries_running",
-        "Queries running now",
-        counts.running,
+        "basalt_cooling_backlog_segments",
+        "Sealed segments that are not cold yet",
+        &rows(|status| status.backlog_segments),
+    )?;
+    gauge(
+        encoder,
+        "basalt_cooling_backlog_bytes",
+        "Bytes of frames in sealed segments that are not cold yet",
+        &rows(|status| status.backlog_bytes),
+    )?;
+    gauge(
+        encoder,
+        "basalt_cooling_failing",
+        "1 while the last attempt to cool or merge has failed",
+        &rows(|status| u64::from(status.last_error.is_some())),
+    )?;
+    counter(
+        encoder,
+        "basalt_cooled_segments",
+        "Segments cooled since the start",
+        &rows(|status| status.cooled_segments),
+    )?;
+    counter(
+        encoder,
+        "basalt_cooled_frame_bytes",
+        "Bytes of frames cooled since the start",
+        &rows(|status| status.cooled_frame_bytes),
+    )?;
+    counter(
+        encoder,
+        "basalt_merged_files",
+        "Files replaced by merged ones since the start",
+        &rows(|status| status.merged_files),
     )
 }
 

@@ -8,12 +8,12 @@ mod metrics;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::{StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use basalt_ingest::{HttpHandler, ShutdownSignal};
 use basalt_query::{FlightSql, QueryEngine};
 use futures::future::BoxFuture;
@@ -22,6 +22,7 @@ use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
 use tokio::net::TcpStream;
 use tonic::server::NamedService as _;
+use tonic::transport::server::TcpConnectInfo;
 use tower::ServiceExt as _;
 
 use io::Counted;
@@ -86,6 +87,11 @@ async fn serve_connection(
     opening_timeout: Duration,
     shutdown: ShutdownSignal,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    let caller = TcpConnectInfo {
+        local_addr: stream.local_addr().ok(),
+        remote_addr: stream.peer_addr().ok(),
+    };
+    let router = router.layer(Extension(caller));
     let (stream, received) = Counted::new(stream);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder

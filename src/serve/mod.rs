@@ -69,6 +69,12 @@ impl Instance {
         let server =
             Server::bind(config.server_config(), Arc::clone(&tiered), Some(handler)).await?;
         engine.allow_changes(Arc::new(ServedTopics(server.topics())));
+        // With the ports that were really taken.
+        let shown = Config {
+            listen: server.local_addresses().to_vec(),
+            ..config.clone()
+        };
+        engine.show_settings(shown.settings().collect());
         let counters = server.counters();
         metrics.watch(Arc::clone(&counters));
         let addresses = server.local_addresses().to_vec();

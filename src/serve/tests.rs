@@ -1,7 +1,10 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
-use basalt_proto::{PartitionId, TopicName};
+use arrow::util::display::{ArrayFormatter, FormatOptions};
+use basalt_log::Durability;
+use basalt_proto::{Frame, FrameBatch, FrameLimits, PartitionId, TopicName};
+use futures::TryStreamExt as _;
 
 use super::*;
 use crate::config::Config;
@@ -47,6 +50,115 @@ async fn a_dot_and_an_underscore_are_two_topics_in_the_metrics() {
     }
     assert!(answer.contains("\nbasalt_topics 2\n"), "{answer}");
     assert!(answer.trim_end().ends_with("# EOF"), "{answer}");
+    instance.stop().await.unwrap();
+}
+
+/// The rows of a statement, each as its cells with `|` between them.
+async fn rows(instance: &Instance, sql: &str) -> Vec<String> {
+    let rows = instance.engine().query(sql).await.unwrap();
+    let batches: Vec<_> = rows.try_collect().await.unwrap();
+    let mut lines = Vec::new();
+    for batch in &batches {
+        let columns: Vec<_> = batch
+            .columns()
+            .iter()
+            .map(|column| ArrayFormatter::try_new(column, &FormatOptions::default()).unwrap())
+            .collect();
+        for row in 0..batch.num_rows() {
+            let cells: Vec<_> = columns
+                .iter()
+                .map(|column| column.value(row).to_string())
+                .collect();
+            lines.push(cells.join("|"));
+        }
+    }
+    lines
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn system_tables_and_metrics_show_the_same_numbers() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = config(folder.path());
+    config.log.segment_bytes = 1 << 10;
+    config.log.block_bytes = 1 << 10;
+    let instance = Instance::start(config).await.unwrap();
+    let topic = TopicName::new("t").unwrap();
+    instance.tiered().topic_or_create(&topic).unwrap();
+    let partition = instance.tiered().partition(&topic, PartitionId(0)).unwrap();
+    let append = async || {
+        let mut bytes = Vec::new();
+        Frame::record(1, b"k", &[b'x'; 400]).encode_into(&mut bytes);
+        let batch = FrameBatch::parse(&bytes, &FrameLimits::default()).unwrap();
+        let appended = partition
+            .hot()
+            .append_acknowledged(&batch, Durability::Fsync);
+        appended.await.unwrap();
+    };
+    for _ in 0..10 {
+        append().await;
+    }
+    instance.tiered().cool_topic(&topic, true).await.unwrap();
+    for _ in 0..5 {
+        append().await;
+    }
+    let tables = [
+        ("partitions", "log_start_offset", "log_start_offset"),
+        ("partitions", "cold_end_offset", "cold_end_offset"),
+        ("partitions", "high_watermark", "high_watermark"),
+        ("partitions", "log_end_offset", "log_end_offset"),
+        ("partitions", "hot_bytes", "hot_bytes"),
+        ("partitions", "cold_bytes", "cold_bytes"),
+        ("cooling", "backlog_segments", "cooling_backlog_segments"),
+        ("cooling", "backlog_bytes", "cooling_backlog_bytes"),
+        ("cooling", "cooled_segments", "cooled_segments_total"),
+        ("cooling", "cooled_frame_bytes", "cooled_frame_bytes_total"),
+        ("cooling", "merged_files", "merged_files_total"),
+    ];
+    let mut shown = Vec::new();
+    for (table, column, _) in tables {
+        let value = rows(&instance, &format!("SELECT {column} FROM sys.{table}")).await;
+        shown.push(value.join(","));
+    }
+    assert_ne!(
+        shown[6], "0",
+        "nothing is left to be cooled, the test shows nothing"
+    );
+    let counts = "SELECT count(*) FILTER (WHERE state = 'finished'), count(*) FILTER (WHERE state = 'running') - 1, count(*) FILTER (WHERE state = 'queued') FROM sys.queries";
+    let queries = rows(&instance, counts).await;
+    let hot = rows(
+        &instance,
+        "SELECT count(*) FROM sys.segments WHERE tier = 'hot'",
+    )
+    .await;
+    let cold = rows(&instance, "SELECT count(*) FROM sys.files").await;
+    let answer = get(&instance, "/metrics").await;
+    let has = |line: String| {
+        assert!(
+            answer.contains(&format!("\n{line}\n")),
+            "{line} in {answer}"
+        )
+    };
+    let labels = r#"{topic="t",partition="0"}"#;
+    for ((_, _, metric), value) in tables.iter().zip(&shown) {
+        has(format!("basalt_{metric}{labels} {value}"));
+    }
+    has(format!("basalt_hot_segments{labels} {}", hot[0]));
+    has(format!("basalt_cold_files{labels} {}", cold[0]));
+    // Those of the table itself, of the segments and of the files came after the count.
+    let [finished, running, queued] = queries[0].split('|').collect::<Vec<_>>()[..] else {
+        panic!("{queries:?}");
+    };
+    let finished = finished.parse::<u64>().unwrap() + 3;
+    has(format!("basalt_queries_succeeded_total {finished}"));
+    has(format!("basalt_queries_running {running}"));
+    has(format!("basalt_queries_queued {queued}"));
+    let address = instance.addresses()[0].to_string();
+    let listen = rows(
+        &instance,
+        "SELECT value FROM sys.settings WHERE name = 'listen'",
+    )
+    .await;
+    assert!(listen[0].contains(&address), "{listen:?} has not {address}");
     instance.stop().await.unwrap();
 }
 

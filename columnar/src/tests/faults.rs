@@ -49,6 +49,14 @@ async fn a_manifest_that_could_not_be_opened_to_be_synced_is_tried_again() {
     turn.fail_nth(0);
     let failed = fixture.tiered.cool_topic(&topic("t"), true).await;
     turn.stop_failing();
+    let status = partition.cooling_status();
+    let told = failed.as_ref().map_err(|error| error.to_string());
+    assert!(
+        told.is_err_and(|told| status
+            .last_error
+            .is_some_and(|error| error.starts_with(&told))),
+        "what failed is shown"
+    );
     let passing = matches!(
         failed,
         Err(CoolError::Manifest(ManifestError::Store(

@@ -52,6 +52,7 @@ pub(super) async fn bind(prepared: Query, data: PeekableFlightDataStream) -> Res
     Ok(Query {
         sql: prepared.sql,
         bindings,
+        ..Query::default()
     })
 }
 

@@ -1,15 +1,18 @@
 //! The Flight SQL service.
 //!
 //! What drivers call and how they are answered: metadata commands ([`metadata`], [`sql_info`], [`xdbc_types`]),
-//! statements and prepared statements ([`service`]). The service holds no state of a client: a ticket and a prepared
-//! statement's handle are the statement itself and the values bound to it ([`ticket`], [`bind`]), planned again when they are
-//! used.
+//! statements and prepared statements ([`service`], [`rows`]), actions ([`actions`]). The service holds no state of a client: a
+//! ticket and a prepared statement's handle are the statement itself and the values bound to it ([`ticket`], [`bind`]), planned
+//! again when they are used. A ticket also has the id by which its query can be cancelled.
 //!
 //! Authentication is off: a handshake is answered with a token that is never asked for again.
 
+mod actions;
 mod bind;
+mod caller;
 mod handshake;
 mod metadata;
+mod rows;
 mod service;
 mod sql_info;
 mod ticket;

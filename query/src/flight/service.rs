@@ -6,20 +6,20 @@ use std::sync::Arc;
 use arrow::array::RecordBatch;
 use arrow::datatypes::{Schema, SchemaRef};
 use arrow_flight::encode::FlightDataEncoderBuilder;
-use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_server::FlightService;
 use arrow_flight::sql::server::{FlightSqlService, PeekableFlightDataStream};
 use arrow_flight::sql::{
-    ActionClosePreparedStatementRequest, ActionCreatePreparedStatementRequest,
-    ActionCreatePreparedStatementResult, Any, CommandGetCatalogs, CommandGetCrossReference,
-    CommandGetDbSchemas, CommandGetExportedKeys, CommandGetImportedKeys, CommandGetPrimaryKeys,
-    CommandGetSqlInfo, CommandGetTableTypes, CommandGetTables, CommandGetXdbcTypeInfo,
-    CommandPreparedStatementQuery, CommandPreparedStatementUpdate, CommandStatementIngest,
-    CommandStatementQuery, CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt,
-    SqlInfo, TicketStatementQuery,
+    ActionCancelQueryRequest, ActionCancelQueryResult, ActionClosePreparedStatementRequest,
+    ActionCreatePreparedStatementRequest, ActionCreatePreparedStatementResult, Any,
+    CommandGetCatalogs, CommandGetCrossReference, CommandGetDbSchemas, CommandGetExportedKeys,
+    CommandGetImportedKeys, CommandGetPrimaryKeys, CommandGetSqlInfo, CommandGetTableTypes,
+    CommandGetTables, CommandGetXdbcTypeInfo, CommandPreparedStatementQuery,
+    CommandPreparedStatementUpdate, CommandStatementIngest, CommandStatementQuery,
+    CommandStatementUpdate, DoPutPreparedStatementResult, ProstMessageExt, SqlInfo,
+    TicketStatementQuery,
 };
 use arrow_flight::{
-    Action, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
+    Action, ActionType, FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, HandshakeRequest,
     HandshakeResponse, IpcMessage, SchemaAsIpc, Ticket,
 };
 use bytes::Bytes;
@@ -27,26 +27,11 @@ use futures::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::caller::Caller;
 use super::metadata::MetadataCommand;
-use super::{bind, handshake, ticket};
+use super::{actions, bind, handshake, rows, ticket};
 use crate::QueryEngine;
-use crate::edge::split_by_bytes;
 use crate::parameters::Query;
-
-/// Bytes of a batch that goes out in one message: below the 4 MiB that clients take by default, with room for what
-/// surrounds it. A single row that is larger goes out alone.
-const MESSAGE_BYTES: usize = 3 << 20;
-
-/// The action with which drivers say that they are done. There is nothing to end.
-const CLOSE_SESSION: &str = "CloseSession";
-
-/// Answer to [`CLOSE_SESSION`], which arrow-flight has no type for.
-#[derive(Clone, PartialEq, Message)]
-struct CloseSessionResult {
-    /// 1: closed.
-    #[prost(int32, tag = "1")]
-    status: i32,
-}
 
 type DoGetStream = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>;
 type DoGetResponse = Result<Response<DoGetStream>, Status>;
@@ -62,28 +47,35 @@ impl FlightSqlServer {
         Self { engine }
     }
 
-    async fn rows_of(&self, query: Query) -> DoGetResponse {
-        let rows = self
-            .engine
-            .run(query)
-            .await
-            .map_err(|error| error.status())?;
-        let schema = rows.schema();
-        let pieces = rows
-            .map_err(|error| FlightError::Tonic(Box::new(error.status())))
-            .map_ok(|batch| {
-                let mut pieces = Vec::new();
-                split_by_bytes(batch, MESSAGE_BYTES, &mut pieces);
-                stream::iter(pieces.into_iter().map(Ok))
-            })
-            .try_flatten();
-        let data = FlightDataEncoderBuilder::new()
-            .with_schema(schema)
-            // Cut above, by what rows really hold.
-            .with_max_flight_data_size(usize::MAX)
-            .build(pieces)
-            .map_err(Status::from);
-        Ok(Response::new(Box::pin(data)))
+    async fn rows_of<T>(&self, query: Query, request: &Request<T>) -> DoGetResponse {
+        let Caller { client, timeout } = Caller::of(request);
+        let query = Query {
+            client,
+            timeout,
+            ..query
+        };
+        let rows = self.engine.run(query).await;
+        let rows = rows.map_err(|error| error.status())?;
+        Ok(Response::new(Box::pin(rows::encoded(&self.engine, rows)?)))
+    }
+
+    /// Announces the rows of `query` under an id of their own.
+    async fn announce_query(
+        &self,
+        query: Query,
+        request: Request<FlightDescriptor>,
+    ) -> InfoResponse {
+        let id = self.engine.next_id();
+        let query = Query {
+            id: Some(id),
+            ..query
+        };
+        let statement = TicketStatementQuery {
+            statement_handle: ticket::encode(&query)?,
+        };
+        let schema = self.described(query).await?;
+        let announced = announce(&schema, &statement, request)?;
+        Ok(announced.map(|info| info.with_app_metadata(rows::metadata(&id.to_string(), None))))
     }
 
     async fn described(&self, query: Query) -> Result<SchemaRef, Status> {
@@ -153,6 +145,13 @@ fn read_only() -> Status {
     )
 }
 
+/// Drivers send a prepared statement as an update where they run it for many rows of values (`executemany`), too.
+fn no_updates() -> Status {
+    Status::invalid_argument(
+        "there are no updates: a statement that reads is executed as a query, which gives its rows for each row of values",
+    )
+}
+
 #[tonic::async_trait]
 impl FlightSqlService for FlightSqlServer {
     type FlightService = Self;
@@ -173,21 +172,17 @@ impl FlightSqlService for FlightSqlServer {
         query: CommandStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> InfoResponse {
-        let query = Query::plain(&query.query);
-        let statement = TicketStatementQuery {
-            statement_handle: ticket::encode(&query)?,
-        };
-        let schema = self.described(query).await?;
-        announce(&schema, &statement, request)
+        self.announce_query(Query::plain(&query.query), request)
+            .await
     }
 
     async fn do_get_statement(
         &self,
         statement: TicketStatementQuery,
-        _request: Request<Ticket>,
+        request: Request<Ticket>,
     ) -> DoGetResponse {
-        self.rows_of(ticket::decode(&statement.statement_handle)?)
-            .await
+        let query = ticket::decode(&statement.statement_handle)?;
+        self.rows_of(query, &request).await
     }
 
     async fn do_action_create_prepared_statement(
@@ -222,17 +217,16 @@ impl FlightSqlService for FlightSqlServer {
         request: Request<FlightDescriptor>,
     ) -> InfoResponse {
         let prepared = ticket::decode(&query.prepared_statement_handle)?;
-        let schema = self.described(prepared).await?;
-        announce(&schema, &query, request)
+        self.announce_query(prepared, request).await
     }
 
     async fn do_get_prepared_statement(
         &self,
         query: CommandPreparedStatementQuery,
-        _request: Request<Ticket>,
+        request: Request<Ticket>,
     ) -> DoGetResponse {
-        self.rows_of(ticket::decode(&query.prepared_statement_handle)?)
-            .await
+        let prepared = ticket::decode(&query.prepared_statement_handle)?;
+        self.rows_of(prepared, &request).await
     }
 
     async fn do_put_prepared_statement_query(
@@ -276,16 +270,25 @@ impl FlightSqlService for FlightSqlServer {
         &self,
         request: Request<Action>,
     ) -> Result<Response<<Self as FlightService>::DoActionStream>, Status> {
-        let action = request.into_inner().r#type;
-        if action != CLOSE_SESSION {
-            return Err(Status::unimplemented(format!(
-                "there is no action {action:?}"
-            )));
-        }
-        let closed = arrow_flight::Result {
-            body: CloseSessionResult { status: 1 }.encode_to_vec().into(),
-        };
-        Ok(Response::new(stream::iter([Ok(closed)]).boxed()))
+        let body = actions::answer(&self.engine, &request.into_inner())?;
+        let result = arrow_flight::Result { body };
+        Ok(Response::new(stream::iter([Ok(result)]).boxed()))
+    }
+
+    async fn list_custom_actions(&self) -> Option<Vec<Result<ActionType, Status>>> {
+        Some(actions::types().into_iter().map(Ok).collect())
+    }
+
+    async fn do_action_cancel_query(
+        &self,
+        query: ActionCancelQueryRequest,
+        _request: Request<Action>,
+    ) -> Result<ActionCancelQueryResult, Status> {
+        let info = FlightInfo::decode(query.info)
+            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        // The values of both enumerations are the same.
+        let result = actions::cancel(&self.engine, &info)? as i32;
+        Ok(ActionCancelQueryResult { result })
     }
 
     async fn do_get_fallback(&self, _request: Request<Ticket>, message: Any) -> DoGetResponse {

@@ -47,8 +47,7 @@ fn server(info: &mut SqlInfoDataBuilder, engine: &QueryEngine) {
         SqlInfo::FlightSqlServerTransaction,
         SqlSupportedTransaction::None as i32,
     );
-    // A query is cancelled by dropping its stream; there is no action for it.
-    info.append(SqlInfo::FlightSqlServerCancel, false);
+    info.append(SqlInfo::FlightSqlServerCancel, true);
     info.append(SqlInfo::FlightSqlServerBulkIngestion, false);
     info.append(SqlInfo::FlightSqlServerIngestTransactionsSupported, false);
     info.append(SqlInfo::FlightSqlServerStatementTimeout, timeout_ms);

@@ -2,23 +2,31 @@
 //!
 //! | byte | meaning |
 //! |---|---|
-//! | 0 | version: `1` a statement, `2` a statement with values for its parameters |
+//! | 0 | version: `1` a statement, `2` a statement with values for its parameters, `3` either with the id of its query |
 //! | 1.. | version 1: the statement, UTF-8 |
 //! | 1..5 | version 2: bytes of the statement, big-endian |
 //! | 5.. | version 2: the statement, UTF-8, and behind it the values, an Arrow IPC stream |
+//! | 1..17 | version 3: the id |
+//! | 17.. | version 3: a handle of version 1 or 2 |
 
 use bytes::{BufMut, Bytes, BytesMut};
 use tonic::Status;
 
+use crate::control::QueryId;
 use crate::parameters::{Bindings, BindingsError, Query};
 
 const PLAIN: u8 = 1;
 const BOUND: u8 = 2;
+const ANNOUNCED: u8 = 3;
 
 /// The handle of `query`.
 pub(super) fn encode(query: &Query) -> Result<Bytes, Status> {
     let sql = query.sql.as_bytes();
-    let mut handle = BytesMut::with_capacity(5 + sql.len());
+    let mut handle = BytesMut::with_capacity(22 + sql.len());
+    if let Some(id) = query.id {
+        handle.put_u8(ANNOUNCED);
+        handle.put_slice(&id.to_bytes());
+    }
     match &query.bindings {
         None => {
             handle.put_u8(PLAIN);
@@ -38,6 +46,19 @@ pub(super) fn encode(query: &Query) -> Result<Bytes, Status> {
 
 /// What stands in `handle`.
 pub(super) fn decode(handle: &[u8]) -> Result<Query, Status> {
+    let Some((&ANNOUNCED, rest)) = handle.split_first() else {
+        return decode_statement(handle);
+    };
+    let (id, rest) = rest
+        .split_first_chunk::<{ QueryId::BYTES }>()
+        .ok_or_else(|| Status::invalid_argument("a handle that ends too soon"))?;
+    Ok(Query {
+        id: Some(QueryId::from_bytes(*id)),
+        ..decode_statement(rest)?
+    })
+}
+
+fn decode_statement(handle: &[u8]) -> Result<Query, Status> {
     let (sql, bindings) = match handle.split_first() {
         Some((&PLAIN, sql)) => (sql, None),
         Some((&BOUND, rest)) => {
@@ -48,7 +69,7 @@ pub(super) fn decode(handle: &[u8]) -> Result<Query, Status> {
         }
         Some((version, _)) => {
             return Err(Status::invalid_argument(format!(
-                "a handle of version {version}, expected {PLAIN} or {BOUND}"
+                "a handle of version {version}, expected {PLAIN} to {ANNOUNCED}"
             )));
         }
         None => return Err(Status::invalid_argument("an empty handle")),
@@ -58,6 +79,7 @@ pub(super) fn decode(handle: &[u8]) -> Result<Query, Status> {
     Ok(Query {
         sql: sql.to_owned(),
         bindings,
+        ..Query::default()
     })
 }
 
@@ -85,6 +107,7 @@ mod tests {
         Query {
             sql: sql.to_owned(),
             bindings: Some(Bindings::new(&batch.schema(), &[batch]).unwrap()),
+            ..Query::default()
         }
     }
 
@@ -93,8 +116,25 @@ mod tests {
         let plain = encode(&Query::plain("SELECT 'é'")).unwrap();
         assert_eq!(decode(&plain).unwrap().sql, "SELECT 'é'");
         assert_eq!(encode(&Query::plain("S")).unwrap().as_ref(), b"\x01S");
+        let id = Some(QueryId {
+            epoch_ns: 5,
+            number: 1 << 40,
+        });
+        let announced = encode(&Query {
+            id,
+            ..bound("SELECT ?")
+        })
+        .unwrap();
+        let decoded = decode(&announced).unwrap();
+        assert_eq!((decoded.id, decoded.sql), (id, "SELECT ?".to_owned()));
+        assert_eq!(decoded.bindings, bound("SELECT ?").bindings);
+        let nested = [&announced[..17], &announced[..]].concat();
         for strange in [
             &b""[..],
+            &nested,
+            b"\x03",
+            b"\x030123456789012345",
+            b"\x040123456789012345\x01SELECT 1",
             b"\x03SELECT 1",
             b"\x01\xff",
             b"\x02",

@@ -13,12 +13,22 @@ mod types;
 pub(crate) use bindings::{Bindings, BindingsError, nullable};
 pub(crate) use types::{inferred, parameter_names, typed_plan};
 
-/// A statement and what is bound to its parameters.
-#[derive(Debug, Clone)]
+use std::time::Duration;
+
+use crate::control::QueryId;
+
+/// A statement, what is bound to its parameters, and who asks.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Query {
     pub(crate) sql: String,
     /// `None` where nothing was bound.
     pub(crate) bindings: Option<Bindings>,
+    /// `None` where it was not announced: it gets one when it runs.
+    pub(crate) id: Option<QueryId>,
+    /// Who sent it.
+    pub(crate) client: Option<String>,
+    /// How long the client waits for it, where it says so.
+    pub(crate) timeout: Option<Duration>,
 }
 
 impl Query {
@@ -26,7 +36,7 @@ impl Query {
     pub(crate) fn plain(sql: &str) -> Self {
         Self {
             sql: sql.to_owned(),
-            bindings: None,
+            ..Self::default()
         }
     }
 }

@@ -1,9 +1,10 @@
 //! SQL text to a statement.
 //!
 //! The dialect is PostgreSQL's ([`dialect`]): it has the JSON operators. Which `?` are parameters is told by where they
-//! stand ([`parameters`]).
+//! stand ([`parameters`]). What PostgreSQL has not, `AS OF` and `CANCEL`, is taken out before it is parsed ([`extensions`]).
 
 mod dialect;
+mod extensions;
 mod parameters;
 
 use datafusion::common::DataFusionError;
@@ -29,6 +30,8 @@ pub(crate) struct Parsed {
     pub(crate) statement: Statement,
     /// Values that it takes: the number of its `?`, or its highest `$n`.
     pub(crate) parameter_count: usize,
+    /// The snapshot that it is to read again.
+    pub(crate) as_of: Option<String>,
 }
 
 /// Values that `sql` takes, without a look at the rest of it.
@@ -59,7 +62,8 @@ fn tokens(sql: &str) -> Result<Vec<TokenWithSpan>, DataFusionError> {
 
 /// Parses exactly one statement.
 pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
-    let mut tokens = tokens(sql)?;
+    let mut tokens = extensions::cancel_as_select(tokens(sql)?);
+    let as_of = extensions::take_as_of(&mut tokens)?;
     // First: a `?` that is no operator does not count as one.
     let parameter_count = parameters::mark(&mut tokens)?;
     refuse_deep(&tokens)?;
@@ -73,6 +77,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
         (Some(statement), 0) => Ok(Parsed {
             statement,
             parameter_count,
+            as_of,
         }),
         (None, _) => Err(DataFusionError::Plan(
             "the text holds no statement".to_owned(),

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, Int32Builder, Int64Builder, StringBuilder, TimestampNanosecondBuilder,
+    ArrayRef, Decimal128Array, Int32Builder, Int64Builder, StringBuilder,
+    TimestampNanosecondBuilder,
 };
+use arrow::datatypes::DataType;
 use basalt_columnar::sql_timestamp_ns;
 
 use super::{bigint, int};
@@ -16,6 +18,7 @@ pub(super) fn files(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     let mut paths = StringBuilder::new();
     let mut numbers: [Int64Builder; 5] = Default::default();
     let mut stamps: [TimestampNanosecondBuilder; 2] = Default::default();
+    let mut raw: [Vec<i128>; 2] = Default::default();
     for name in snapshots.topic_names() {
         for partition in snapshots.topic(&name).iter() {
             for file in &partition.cold {
@@ -36,6 +39,9 @@ pub(super) fn files(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
                 for (column, stamp) in stamps.iter_mut().zip(bounds) {
                     column.append_option(sql_timestamp_ns(stamp));
                 }
+                for (column, stamp) in raw.iter_mut().zip(bounds) {
+                    column.push(i128::from(stamp));
+                }
             }
         }
     }
@@ -54,5 +60,9 @@ pub(super) fn files(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
             .into_iter()
             .map(|mut column| Arc::new(column.finish().with_timezone("UTC")) as ArrayRef),
     );
+    columns.extend(raw.map(|column| {
+        let column = Decimal128Array::from(column).with_data_type(DataType::Decimal128(20, 0));
+        Arc::new(column) as ArrayRef
+    }));
     columns
 }

@@ -1,7 +1,9 @@
 //! Schema `sys`: the server's state as tables.
 
+mod cooling;
 mod files;
 mod groups;
+mod queries;
 mod segments;
 
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use datafusion::logical_expr::{Expr, TableType};
 use datafusion::physical_plan::ExecutionPlan;
 
 use crate::Setting;
+use crate::control::Registry;
 use crate::snapshot::QuerySnapshots;
 
 /// The tables of schema `sys`.
@@ -31,17 +34,23 @@ pub(crate) enum SysTableKind {
     Files,
     /// A row a partition in which a group has committed.
     Groups,
+    /// A row a partition, with what cooling and merging have done and have left to do.
+    Cooling,
+    /// A row a query that is there, or was not long ago.
+    Queries,
     /// A row a setting of the server.
     Settings,
 }
 
 impl SysTableKind {
-    pub(crate) const ALL: [Self; 6] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Topics,
         Self::Partitions,
         Self::Segments,
         Self::Files,
         Self::Groups,
+        Self::Cooling,
+        Self::Queries,
         Self::Settings,
     ];
 
@@ -52,6 +61,8 @@ impl SysTableKind {
             Self::Segments => "segments",
             Self::Files => "files",
             Self::Groups => "groups",
+            Self::Cooling => "cooling",
+            Self::Queries => "queries",
             Self::Settings => "settings",
         }
     }
@@ -71,6 +82,8 @@ impl SysTableKind {
                 true,
             )
         };
+        // As the producer sent it, in nanoseconds: what a stamp cannot show, too.
+        let raw = |name: &str| Field::new(name, DataType::Decimal128(20, 0), false);
         let setting = |name: &str| Field::new(name, DataType::Utf8, true);
         let fields = match self {
             Self::Topics => {
@@ -117,6 +130,8 @@ impl SysTableKind {
                 count("file_bytes"),
                 stamp("min_timestamp"),
                 stamp("max_timestamp"),
+                raw("min_timestamp_raw"),
+                raw("max_timestamp_raw"),
             ],
             Self::Groups => vec![
                 text("group_name"),
@@ -126,6 +141,8 @@ impl SysTableKind {
                 count("high_watermark"),
                 count("lag_records"),
             ],
+            Self::Cooling => cooling::fields(),
+            Self::Queries => queries::fields(),
             Self::Settings => vec![text("name"), text("value"), text("description")],
         };
         Arc::new(Schema::new(fields))
@@ -143,24 +160,31 @@ const SETTINGS: [&str; 7] = [
     "shred_json",
 ];
 
+/// What the tables show that the log does not know.
+#[derive(Debug, Clone)]
+pub(crate) struct SysSources {
+    pub(crate) settings: Arc<[Setting]>,
+    pub(crate) registry: Arc<Registry>,
+}
+
 /// One of the tables, as one query sees it.
 #[derive(Debug)]
 pub(crate) struct SysTable {
     kind: SysTableKind,
     snapshots: Arc<QuerySnapshots>,
-    settings: Arc<[Setting]>,
+    sources: SysSources,
 }
 
 impl SysTable {
     pub(crate) fn new(
         kind: SysTableKind,
         snapshots: Arc<QuerySnapshots>,
-        settings: Arc<[Setting]>,
+        sources: SysSources,
     ) -> Self {
         Self {
             kind,
             snapshots,
-            settings,
+            sources,
         }
     }
 
@@ -171,7 +195,9 @@ impl SysTable {
             SysTableKind::Segments => segments::segments(&self.snapshots),
             SysTableKind::Files => files::files(&self.snapshots),
             SysTableKind::Groups => groups::groups(self.snapshots.log()),
-            SysTableKind::Settings => settings(&self.settings),
+            SysTableKind::Cooling => cooling::cooling(self.snapshots.log()),
+            SysTableKind::Queries => queries::queries(&self.sources.registry),
+            SysTableKind::Settings => settings(&self.sources.settings),
         };
         Ok(RecordBatch::try_new(self.kind.schema(), columns)?)
     }

@@ -255,9 +255,11 @@ async fn metadata_says_what_there_is_and_obeys_filters() {
         "basalt|public|orders|BASE TABLE",
     ];
     let sys = [
+        "basalt|sys|cooling|SYSTEM TABLE",
         "basalt|sys|files|SYSTEM TABLE",
         "basalt|sys|groups|SYSTEM TABLE",
         "basalt|sys|partitions|SYSTEM TABLE",
+        "basalt|sys|queries|SYSTEM TABLE",
         "basalt|sys|segments|SYSTEM TABLE",
         "basalt|sys|settings|SYSTEM TABLE",
         "basalt|sys|topics|SYSTEM TABLE",

@@ -1,7 +1,10 @@
 //! The engine over a real tiered log in a temporary folder.
 #![allow(clippy::unwrap_used)]
 
+mod arithmetic;
+mod as_of;
 mod boundary;
+mod control;
 mod ddl;
 mod engine;
 mod flight;
@@ -9,6 +12,7 @@ mod prepared;
 mod pruning;
 mod remote;
 mod shredded;
+mod sized;
 mod statements;
 mod sys_tables;
 mod tiers;
@@ -72,7 +76,29 @@ impl Fixture {
         store: Option<ColdStore>,
         change: impl FnOnce(ColdConfig) -> ColdConfig,
     ) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::open(tempfile::tempdir().unwrap(), config, store, change).await
+    }
+
+    /// Stops, and starts over the same folder.
+    async fn restarted(self) -> Self {
+        let config = self.engine.config().clone();
+        let Self {
+            tiered,
+            engine,
+            _folder: folder,
+        } = self;
+        drop(engine);
+        tiered.shutdown().await.unwrap();
+        drop(tiered);
+        Self::open(folder, config, None, |cold| cold).await
+    }
+
+    async fn open(
+        folder: TempDir,
+        config: QueryConfig,
+        store: Option<ColdStore>,
+        change: impl FnOnce(ColdConfig) -> ColdConfig,
+    ) -> Self {
         let mut log_config = LogConfig::new(folder.path());
         log_config.block_bytes = 1 << 10;
         let log = Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock)).unwrap();

@@ -378,3 +378,67 @@ async fn pub_24_each_row_of_values_is_a_run_over_one_snapshot() {
     let none = [text(&[]), int([])];
     assert!(serving.answer(sql, &none).await.is_empty());
 }
+
+/// What programs mean by "always" and "never" ended queries, since nanoseconds end in 2262.
+#[tokio::test]
+async fn moments_beyond_all_stamps_are_later_or_earlier_than_every_one() {
+    let mut serving = ten_records().await;
+    let micros = |value: i64| -> ArrayRef {
+        Arc::new(arrow::array::TimestampMicrosecondArray::from(vec![value]).with_timezone("UTC"))
+    };
+    let days = |value: i32| -> ArrayRef { Arc::new(arrow::array::Date32Array::from(vec![value])) };
+    let (year_1, year_9999) = (
+        micros(-62_135_596_800_000_000),
+        micros(253_402_300_799_999_999),
+    );
+    let count = |condition: &str| format!("SELECT count(*) FROM t WHERE {condition}");
+    for (condition, value, expected) in [
+        ("_timestamp < ?", year_9999.clone(), "10"),
+        ("_timestamp >= ?", year_9999.clone(), "0"),
+        ("? > _timestamp", year_9999.clone(), "10"),
+        ("_timestamp > ?", year_1.clone(), "10"),
+        ("_timestamp = ?", year_1.clone(), "0"),
+        ("_timestamp <> ?", year_1.clone(), "10"),
+        ("_timestamp < ?", days(2_932_896), "10"),
+        ("_timestamp > ?", days(-719_162), "10"),
+        ("_timestamp < ?", micros(0), "0"),
+    ] {
+        let rows = serving.answer(&count(condition), &[value]).await;
+        assert_eq!(rows, [expected], "{condition}");
+    }
+    let between = count("_timestamp BETWEEN ? AND ?");
+    let rows = serving.answer(&between, &[year_1, year_9999]).await;
+    assert_eq!(rows, ["10"]);
+}
+
+/// Text was cast to the few digits that the bound decimal happened to have: it failed, or was rounded until it was equal.
+#[tokio::test]
+async fn text_is_compared_with_a_decimal_in_all_its_digits() {
+    let mut serving = serving().await;
+    serving.fixture.create("t", 1, 1 << 20).await;
+    for x in ["1.5", "1.54", "1500000", "none", "-0.001"] {
+        let payload = format!(r#"{{"x":"{x}"}}"#);
+        let frame = Frame::record(1, b"", payload.as_bytes());
+        serving.fixture.append("t", 0, &[frame]).await;
+    }
+    let decimal = |value: i128, precision: u8, scale: i8| -> ArrayRef {
+        let array = arrow::array::Decimal128Array::from(vec![value]);
+        Arc::new(array.with_precision_and_scale(precision, scale).unwrap())
+    };
+    for (condition, value, expected) in [
+        ("_payload->>'x' = ?", decimal(15, 2, 1), vec!["1.5"]),
+        (
+            "_payload->>'x' > ?",
+            decimal(15, 2, 1),
+            vec!["1.54", "1500000"],
+        ),
+        ("? > _payload->>'x'", decimal(0, 1, 0), vec!["-0.001"]),
+    ] {
+        let sql = format!("SELECT _payload->>'x' FROM t WHERE {condition} ORDER BY _offset");
+        assert_eq!(
+            serving.answer(&sql, &[value]).await,
+            expected,
+            "{condition}"
+        );
+    }
+}

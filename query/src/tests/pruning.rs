@@ -6,6 +6,7 @@ use basalt_proto::Frame;
 use datafusion::physical_plan::{ExecutionPlan, collect};
 
 use super::Fixture;
+use crate::control::QueryPool;
 use crate::parameters::Query;
 
 /// Runs `sql` and adds up a metric over its plan.
@@ -17,7 +18,9 @@ pub(super) async fn metrics(fixture: &Fixture, sql: &str, names: &[&str]) -> (us
         .await
         .unwrap();
     let plan = planned.physical_plan(0).await.unwrap();
-    let batches = collect(Arc::clone(&plan), planned.task_context())
+    let shared = &fixture.engine.planner().template.runtime_env().memory_pool;
+    let pool = Arc::new(QueryPool::new(Arc::clone(shared)));
+    let batches = collect(Arc::clone(&plan), planned.task_context(&pool).unwrap())
         .await
         .unwrap();
     let sums = names.iter().map(|name| sum(&plan, name)).collect();

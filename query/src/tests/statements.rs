@@ -37,9 +37,11 @@ async fn the_server_describes_itself() {
     let expected = [
         "public|a",
         "public|b",
+        "sys|cooling",
         "sys|files",
         "sys|groups",
         "sys|partitions",
+        "sys|queries",
         "sys|segments",
         "sys|settings",
         "sys|topics",
@@ -131,6 +133,21 @@ async fn a_fault_in_the_data_is_the_statement_s_and_names_its_cause() {
         error.to_string().to_lowercase().contains("divide by zero"),
         "{error}"
     );
+    for sql in [
+        "SELECT 'a' ~ '('",
+        "SELECT value FROM (VALUES ('a')) t(value) WHERE value ~ '('",
+        "SELECT regexp_like(value, '(') FROM (VALUES ('a')) t(value)",
+        "SELECT regexp_replace(value, '(', 'x') FROM (VALUES ('a')) t(value)",
+        "SELECT regexp_count(value, '(') FROM (VALUES ('a')) t(value)",
+        "SELECT regexp_match(value, '(') FROM (VALUES ('a')) t(value)",
+    ] {
+        let error = fixture.error(sql).await;
+        assert_eq!(
+            error.status().code(),
+            Code::InvalidArgument,
+            "{sql}: {error}"
+        );
+    }
     let error = fixture.error("SELECT no_such_column FROM sys.topics").await;
     assert!(error.to_string().contains("no_such_column"), "{error}");
 }

@@ -44,6 +44,9 @@ async fn files_are_the_cold_files_and_no_others() {
         .rows("SELECT path FROM sys.files ORDER BY base_offset")
         .await;
     assert_eq!(found, paths);
+    let raw = "SELECT min_timestamp_raw, max_timestamp_raw FROM sys.files ORDER BY base_offset";
+    let expected = ["10|30".to_owned(), format!("50|{}", u64::MAX)];
+    assert_eq!(fixture.rows(raw).await, expected);
     let totals = format!("{}|{}", paths.len(), partition.bounds().cold_bytes);
     let found = fixture
         .rows("SELECT count(*), sum(file_bytes) FROM sys.files")
@@ -94,4 +97,38 @@ async fn settings_are_those_that_the_server_handed_in() {
     .await;
     let rows = fixture.rows("SELECT * FROM sys.settings").await;
     assert_eq!(rows, ["query.timeout_ms|5|Longest a query may run."]);
+}
+
+#[tokio::test]
+async fn cooling_shows_what_is_left_and_what_was_done() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 2, 1 << 10).await;
+    for _ in 0..5 {
+        let frame = Frame::record(1, b"k", &[b'x'; 400]);
+        fixture.append("t", 1, &[frame]).await;
+    }
+    let sql = "SELECT topic, partition, backlog_segments, backlog_bytes, cooling, merging, cooled_segments, cooled_frame_bytes, cooled_bytes_per_second > 0, merged_files, last_error, retry_at FROM sys.cooling";
+    let partition = fixture
+        .tiered
+        .partition(&name("t"), PartitionId(1))
+        .unwrap();
+    let status = partition.cooling_status();
+    assert!(status.backlog_segments > 0, "{status:?}");
+    let before = format!(
+        "t|1|{}|{}|false|false|0|0||0||",
+        status.backlog_segments, status.backlog_bytes
+    );
+    assert_eq!(fixture.rows(sql).await, [before]);
+    fixture.cool("t").await;
+    let status = partition.cooling_status();
+    assert_eq!((status.backlog_segments, status.backlog_bytes), (0, 0));
+    assert_eq!(status.cooled_frame_bytes, 5 * 430);
+    let after = format!(
+        "t|1|0|0|false|false|{}|2150|true|0||",
+        status.cooled_segments
+    );
+    assert_eq!(fixture.rows(sql).await, [after]);
+    let files =
+        "SELECT sum(cooled_file_bytes) = (SELECT sum(file_bytes) FROM sys.files) FROM sys.cooling";
+    assert_eq!(fixture.rows(files).await, ["true"]);
 }
