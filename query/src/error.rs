@@ -224,7 +224,7 @@ fn kind_of(error: &DataFusionError) -> Kind {
         },
         DataFusionError::ResourcesExhausted(_) => Kind::Resources,
         DataFusionError::ObjectStore(_) | DataFusionError::ParquetError(_) | DataFusionError::IoError(_) => Kind::Storage,
-        DataFusionError::External(source) if source.is::<crate::hot_scan::HotScanError>() => Kind::Storage,
+        DataFusionError::External(source) if source.is::<crate::hot_error::HotScanError>() => Kind::Storage,
         DataFusionError::External(_) | DataFusionError::Internal(_) if is_regex(error) => Kind::Invalid,
         _ => Kind::Internal,
     }

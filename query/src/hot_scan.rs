@@ -1,8 +1,6 @@
 //! The hot side of a scan: mapped segments, block by block, through the row builder that cooling uses too.
 
 use std::collections::VecDeque;
-use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use arrow::array::{RecordBatch, RecordBatchOptions};
@@ -25,60 +23,13 @@ use datafusion::physical_plan::{
     DisplayAs, DisplayFormatType, ExecutionPlan, PlanProperties, ReplaceChildrenOptions,
 };
 
+use crate::hot_error::HotScanError;
 use crate::prune::RowRange;
 use crate::snapshot::topic_schema;
 use crate::topic_table::{Chosen, ScanRequest};
 
 /// Frame bytes after which a batch is handed on, however few its rows are.
 const BATCH_BYTES: u64 = 8 << 20;
-
-/// Why hot records could not be read.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum HotScanError {
-    /// A block does not match its checksum: its records are refused, never served altered.
-    #[error("damaged records at offsets {} to {} of {}, position {position}", .offsets.start, .offsets.end, .path.display())]
-    Damaged {
-        path: PathBuf,
-        position: u64,
-        offsets: Range<Offset>,
-    },
-    /// A frame in a good block does not decode.
-    #[error("a frame of {} in the block at position {position} cannot be read", .path.display())]
-    Frame {
-        path: PathBuf,
-        position: u64,
-        #[source]
-        source: Box<dyn std::error::Error + Send + Sync>,
-    },
-}
-
-impl HotScanError {
-    fn damaged(view: &SegmentView, block: &Block) -> Self {
-        Self::Damaged {
-            path: view.path().to_owned(),
-            position: block.position,
-            offsets: block.base_offset..block.end_offset(),
-        }
-    }
-
-    fn frame(
-        view: &SegmentView,
-        block: &Block,
-        source: impl std::error::Error + Send + Sync + 'static,
-    ) -> Self {
-        Self::Frame {
-            path: view.path().to_owned(),
-            position: block.position,
-            source: Box::new(source),
-        }
-    }
-}
-
-impl From<HotScanError> for DataFusionError {
-    fn from(error: HotScanError) -> Self {
-        Self::External(Box::new(error))
-    }
-}
 
 /// Blocks of one segment to be read.
 #[derive(Debug, Clone)]

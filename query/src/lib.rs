@@ -49,7 +49,9 @@ mod control;
 mod engine;
 mod parameters;
 mod parse;
+mod plan_walk;
 mod planner;
+mod session;
 mod spill;
 mod stream;
 
@@ -61,6 +63,7 @@ mod topic_table;
 mod yielding;
 
 mod cold_scan;
+mod hot_error;
 mod hot_scan;
 mod prune;
 
