@@ -53,7 +53,9 @@ mod ddl;
 mod engine;
 mod parameters;
 mod parse;
+mod plan_walk;
 mod planner;
+mod session;
 mod spill;
 mod stream;
 

@@ -1,49 +1,37 @@
 //! From text to plans that can be run, against one snapshot.
 
-use std::num::NonZeroUsize;
 use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use basalt_columnar::TieredLog;
-use basalt_proto::TopicName;
 use datafusion::common::ParamValues;
-use datafusion::common::tree_node::TreeNodeRecursion;
-use datafusion::config::Dialect;
-use datafusion::datasource::source_as_provider;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::disk_manager::{DiskManagerBuilder, DiskManagerMode};
-use datafusion::execution::memory_pool::{FairSpillPool, TrackConsumersPool};
-use datafusion::execution::runtime_env::{RuntimeEnv, RuntimeEnvBuilder};
+use datafusion::execution::runtime_env::RuntimeEnvBuilder;
 use datafusion::execution::{FunctionRegistry, SessionState, SessionStateBuilder, TaskContext};
 use datafusion::logical_expr::LogicalPlan;
-use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion::prelude::SessionConfig;
 use parking_lot::RwLock;
 
 use crate::arithmetic::CheckedOperators;
-use crate::as_of::{Token, UnionsInOrder};
-use crate::catalog::{CATALOG, QueryCatalog, TOPICS_SCHEMA};
-use crate::cold_scan::store_url;
+use crate::as_of::Token;
+use crate::catalog::QueryCatalog;
 use crate::comparison::ComparisonRewrite;
 use crate::control::{Admission, Lane, QueryPool, Registry, cancel_function};
 use crate::ddl::{self, Change, TopicChanges};
 use crate::edge::plain_schema;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
+use crate::plan_walk::{batch_rows, lane, topics};
+use crate::session::{physical_rules, repeatable, runtime_env, session_config};
 use crate::snapshot::QuerySnapshots;
-use crate::sys_tables::{SysSources, SysTable};
+use crate::sys_tables::SysSources;
 use crate::text_rewrite::TextRewrite;
-use crate::topic_table::TopicTable;
-use crate::yielding::YieldingJoins;
 use crate::{QueryConfig, QueryError, Setting, arithmetic, json, sized, spill};
 
 /// Longest statement that is read, in bytes.
 pub(crate) const STATEMENT_BYTES: usize = 1 << 20;
-/// No batch of a query should pass this: Arrow's columns end at 2 GiB.
-const BATCH_BYTES: u64 = 1 << 30;
 
 /// Turns text into plans. Has no threads.
 pub(crate) struct Planner {
@@ -234,21 +222,6 @@ impl Planner {
     }
 }
 
-/// Lets nothing decide but the rows themselves (QRY-15).
-fn repeatable(state: &mut SessionState, token: &Token) {
-    let config = state.config_mut();
-    *config = config
-        .clone()
-        .with_target_partitions(1)
-        .with_batch_size(usize::try_from(token.batch_rows).unwrap_or(usize::MAX));
-    // What a join or a limit learns on its way prunes otherwise in Parquet than in segments.
-    let optimizer = &mut config.options_mut().optimizer;
-    optimizer.enable_dynamic_filter_pushdown = false;
-    optimizer.enable_topk_dynamic_filter_pushdown = false;
-    optimizer.enable_join_dynamic_filter_pushdown = false;
-    optimizer.enable_aggregate_dynamic_filter_pushdown = false;
-}
-
 fn read(sql: &str) -> Result<Parsed, QueryError> {
     if sql.len() > STATEMENT_BYTES {
         return Err(QueryError::TooLong {
@@ -389,105 +362,9 @@ impl Planned {
     }
 }
 
-fn runtime_env(log: &TieredLog, config: &QueryConfig) -> Result<Arc<RuntimeEnv>, QueryError> {
-    let named = NonZeroUsize::MIN.saturating_add(4);
-    let pool = TrackConsumersPool::new(FairSpillPool::new(config.memory_bytes), named);
-    let spilling = match &config.spill_dir {
-        Some(folder) => DiskManagerMode::Directories(vec![folder.clone()]),
-        None => DiskManagerMode::Disabled,
-    };
-    let disk = DiskManagerBuilder::default()
-        .with_mode(spilling)
-        .with_max_temp_directory_size(config.spill_bytes);
-    let runtime = RuntimeEnvBuilder::new()
-        .with_memory_pool(Arc::new(pool))
-        .with_disk_manager_builder(disk)
-        .build_arc()?;
-    runtime.register_object_store(
-        store_url()?.as_ref(),
-        Arc::clone(log.store().object_store()),
-    );
-    Ok(runtime)
-}
-
-/// DataFusion's own rules, with ours before and behind them.
-fn physical_rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let mut rules: Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> =
-        vec![Arc::new(UnionsInOrder)];
-    rules.extend(PhysicalOptimizer::new().rules);
-    rules.push(Arc::new(YieldingJoins));
-    rules
-}
-
-fn session_config(config: &QueryConfig) -> SessionConfig {
-    let mut session = SessionConfig::new()
-        .with_default_catalog_and_schema(CATALOG, TOPICS_SCHEMA)
-        .with_create_default_catalog_and_schema(false)
-        .with_information_schema(true)
-        .with_target_partitions(config.target_partitions.max(1))
-        .with_batch_size(config.batch_rows.max(1));
-    let options = session.options_mut();
-    options.sql_parser.dialect = Dialect::PostgreSQL;
-    // Drivers do not read view types.
-    options.sql_parser.map_string_types_to_utf8view = false;
-    options.execution.parquet.schema_force_view_types = false;
-    session
-}
-
 fn reads_only() -> SQLOptions {
     SQLOptions::new()
         .with_allow_ddl(false)
         .with_allow_dml(false)
         .with_allow_statements(false)
-}
-
-/// The topics that `plan` reads.
-fn topics(plan: &LogicalPlan) -> Result<Vec<TopicName>, DataFusionError> {
-    let mut names = Vec::new();
-    for_each_topic(plan, |topic| names.push(topic.name().clone()))?;
-    Ok(names)
-}
-
-fn for_each_topic(
-    plan: &LogicalPlan,
-    mut visit: impl FnMut(&TopicTable),
-) -> Result<(), DataFusionError> {
-    plan.apply_with_subqueries(|node| {
-        if let LogicalPlan::TableScan(scan) = node
-            && let Ok(provider) = source_as_provider(&scan.source)
-            && let Some(topic) = provider.downcast_ref::<TopicTable>()
-        {
-            visit(topic);
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(())
-}
-
-/// The system's lane for what reads nothing but the server's own tables, and multiplies nothing.
-fn lane(plan: &LogicalPlan) -> Result<Lane, DataFusionError> {
-    let mut lane = Lane::System;
-    plan.apply_with_subqueries(|node| {
-        let light = match node {
-            LogicalPlan::TableScan(scan) => source_as_provider(&scan.source)
-                .is_ok_and(|provider| provider.downcast_ref::<SysTable>().is_some()),
-            LogicalPlan::Join(_) | LogicalPlan::RecursiveQuery(_) | LogicalPlan::Unnest(_) => false,
-            _ => true,
-        };
-        if !light {
-            lane = Lane::Records;
-        }
-        Ok(TreeNodeRecursion::Continue)
-    })?;
-    Ok(lane)
-}
-
-/// Rows in a batch: as configured, fewer where a topic's rows are so wide that an Arrow column could not hold them.
-fn batch_rows(plan: &LogicalPlan, configured: usize) -> Result<usize, DataFusionError> {
-    let mut widest_bytes = 1;
-    for_each_topic(plan, |topic| {
-        widest_bytes = widest_bytes.max(topic.widest_row_bytes())
-    })?;
-    let fitting = usize::try_from(BATCH_BYTES / widest_bytes).unwrap_or(usize::MAX);
-    Ok(configured.min(fitting.max(1)))
 }

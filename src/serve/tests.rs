@@ -101,6 +101,10 @@ async fn system_tables_and_metrics_show_the_same_numbers() {
     for _ in 0..5 {
         append().await;
     }
+    // Two frames fill a segment; it is sealed by another thread.
+    while partition.cooling_status().backlog_segments < 2 {
+        tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+    }
     let tables = [
         ("partitions", "log_start_offset", "log_start_offset"),
         ("partitions", "cold_end_offset", "cold_end_offset"),

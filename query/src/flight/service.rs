@@ -141,14 +141,8 @@ fn ipc_schema(schema: &Schema) -> Result<Bytes, Status> {
 
 fn read_only() -> Status {
     Status::invalid_argument(
-        "only statements that read, CREATE TABLE, ALTER TABLE and DROP TABLE are allowed: records are produced over the native protocol",
-    )
-}
-
-/// Drivers send a prepared statement as an update where they run it for many rows of values (`executemany`), too.
-fn no_updates() -> Status {
-    Status::invalid_argument(
-        "there are no updates: a statement that reads is executed as a query, which gives its rows for each row of values",
+        "only CREATE TABLE, ALTER TABLE and DROP TABLE are updates, and records are produced over the native protocol: \
+         a statement that reads is executed as a query, which gives its rows for each row of values",
     )
 }
 

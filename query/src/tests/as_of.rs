@@ -227,6 +227,21 @@ async fn qry_14_a_cut_that_is_not_all_there_is_refused_with_what_is_missing() {
         ["0"]
     );
 
+    // Part of a cut is not the cut.
+    for _ in 0..3 {
+        fixture
+            .append("t", 0, &[Frame::record(1, b"", &[b'x'; 1_000])])
+            .await;
+        fixture.cool("t").await;
+        fixture.tiered.maintain().await;
+    }
+    let sql = format!("SELECT count(*) FROM t AS OF '{fresh}' WHERE _offset = 40");
+    let error = fixture.error(&sql).await;
+    let QueryError::Snapshot(SnapshotError::Expired { gone, .. }) = &error else {
+        panic!("{error}");
+    };
+    assert!(gone.start < gone.end && gone.end.0 <= 40, "{gone:?}");
+
     fixture.tiered.delete_topic(&name("t")).await.unwrap();
     let sql = format!("SELECT count(*) FROM t AS OF '{fresh}'");
     assert_eq!(

@@ -182,16 +182,16 @@ async fn what_does_not_fit_the_memory_is_spilled_within_bounds_and_gone_afterwar
     std::fs::write(left.join("a"), b"of a process that was killed").unwrap();
     std::fs::write(spill.join("mine"), b"of somebody else").unwrap();
     let config = |spill_dir, spill_bytes| QueryConfig {
-        memory_bytes: 16 << 20,
+        memory_bytes: 64 << 20,
         spill_dir,
         spill_bytes,
         target_partitions: 2,
         ..QueryConfig::default()
     };
-    let sorted = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY value % 1000, value, repeat('x', 100 + CAST(value % 2 AS INT))) n FROM generate_series(1, 300000))";
+    let sorted = "SELECT max(n) FROM (SELECT row_number() OVER (ORDER BY value % 1000, value, repeat('x', 100 + CAST(value % 2 AS INT))) n FROM generate_series(1, 700000))";
     let fixture = Fixture::with_config(config(Some(spill.clone()), 1 << 30)).await;
     assert!(!left.exists() && spill.join("mine").exists());
-    assert_eq!(fixture.rows(sorted).await, ["300000"]);
+    assert_eq!(fixture.rows(sorted).await, ["700000"]);
     let spilled = "SELECT spilled_bytes > 1000000 FROM sys.queries WHERE sql LIKE '%row_number%' AND sql NOT LIKE '%sys.queries%'";
     assert_eq!(fixture.rows(spilled).await, ["true"]);
     eventually("nothing is left", || {
