@@ -63,7 +63,7 @@ impl StoreListing {
             let found = paths::classify(&prefix, &path);
             if found != Found::Foreign {
                 let topic = listing.0.entry((topic, topic_id)).or_default();
-                topic.add(found, path);
+                topic.add(&found, path);
             }
         }
         Ok(listing)
@@ -83,15 +83,15 @@ impl StoreListing {
 }
 
 impl TopicListing {
-    fn add(&mut self, found: Found, path: Path) {
+    fn add(&mut self, found: &Found, path: Path) {
         match found {
             Found::Object { partition, .. } => {
-                let partition = self.partitions.entry(partition).or_default();
+                let partition = self.partitions.entry(*partition).or_default();
                 partition.objects.push(path);
             }
             Found::Manifest { partition, version } => {
-                let partition = self.partitions.entry(partition).or_default();
-                partition.versions.push(version);
+                let partition = self.partitions.entry(*partition).or_default();
+                partition.versions.push(*version);
             }
             Found::Leftover => self.leftovers.push(path),
             Found::Tombstone => self.has_tombstone = true,

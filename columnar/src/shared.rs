@@ -175,8 +175,12 @@ impl Hydrator {
         chunk: usize,
     ) -> Hydrated {
         let name = chunk_name(key, file, chunk);
-        let (store, runtime) = (self.store.clone(), self.runtime.clone());
-        let footers = Arc::clone(&self.footers);
+        let runtime = self.runtime.clone();
+        let source = Source {
+            handle: runtime.clone(),
+            store: self.store.clone(),
+            footers: Arc::clone(&self.footers),
+        };
         let (permits, file) = (Arc::clone(&self.hydrations), Arc::clone(file));
         let disk = Arc::clone(self.cache.disk());
         let load = move |unfinished: PathBuf, path: PathBuf| async move {
@@ -184,20 +188,10 @@ impl Hydrator {
                 .acquire_owned()
                 .await
                 .map_err(|_| HydrateError::ShutDown)?;
-            let handle = runtime.clone();
             // Decoding takes a processor for long: it has a thread of its own.
             let hydrated = runtime.spawn_blocking(move || {
                 let _permit = permit;
-                write_chunk(
-                    &handle,
-                    &store,
-                    &footers,
-                    &file,
-                    chunk,
-                    disk.as_ref(),
-                    &unfinished,
-                    &path,
-                )
+                source.write_chunk(&file, chunk, disk.as_ref(), &unfinished, &path)
             });
             hydrated.await.unwrap_or(Err(HydrateError::ShutDown))
         };
@@ -237,42 +231,50 @@ fn chunk_name(key: &PartitionKey, file: &ColdFile, chunk: usize) -> String {
     format!("{:016x}-{}-{stem}-{chunk}", key.topic_id, key.partition)
 }
 
-/// Rebuilds a row group's frames in `unfinished`, gives the file its name and opens it.
-fn write_chunk(
-    handle: &Handle,
-    store: &ColdStore,
-    footers: &Footers,
-    file: &ColdFile,
-    chunk: usize,
-    disk: &dyn Disk,
-    unfinished: &FsPath,
-    path: &FsPath,
-) -> Result<SegmentView, HydrateError> {
-    let cache = |source| HydrateError::Cache {
-        path: unfinished.to_owned(),
-        source,
-    };
-    let Some(chunk) = file.chunks.get(chunk) else {
-        return Err(HydrateError::Damaged {
-            path: file.path.to_string(),
-            row_group: u32::try_from(chunk).unwrap_or(u32::MAX),
-            what: "row group",
-            found: "missing".to_owned(),
-            expected: "there".to_owned(),
-        });
-    };
-    let mut out = BufWriter::with_capacity(1 << 20, File::create(unfinished).map_err(cache)?);
-    handle.block_on(read_chunk(
-        store.object_store(),
-        footers,
-        file,
-        chunk,
-        &mut out,
-    ))?;
-    // The cache is emptied at start, so nothing in it need be durable.
-    out.flush().map_err(cache)?;
-    drop(out);
-    std::fs::rename(unfinished, path).map_err(cache)?;
-    SegmentView::open_chunk(disk, path, chunk.base_offset, chunk.end_offset)
-        .map_err(HydrateError::Open)
+/// What a thread reads cold files with.
+struct Source {
+    handle: Handle,
+    store: ColdStore,
+    footers: Arc<Footers>,
+}
+
+impl Source {
+    /// Rebuilds a row group's frames in `unfinished`, gives the file its name and opens it.
+    fn write_chunk(
+        &self,
+        file: &ColdFile,
+        chunk: usize,
+        disk: &dyn Disk,
+        unfinished: &FsPath,
+        path: &FsPath,
+    ) -> Result<SegmentView, HydrateError> {
+        let cache = |source| HydrateError::Cache {
+            path: unfinished.to_owned(),
+            source,
+        };
+        let Some(chunk) = file.chunks.get(chunk) else {
+            return Err(HydrateError::Damaged {
+                path: file.path.to_string(),
+                row_group: u32::try_from(chunk).unwrap_or(u32::MAX),
+                what: "row group",
+                found: "missing".to_owned(),
+                expected: "there".to_owned(),
+            });
+        };
+        let mut out = BufWriter::with_capacity(1 << 20, File::create(unfinished).map_err(cache)?);
+        let read = read_chunk(
+            self.store.object_store(),
+            &self.footers,
+            file,
+            chunk,
+            &mut out,
+        );
+        self.handle.block_on(read)?;
+        // The cache is emptied at start, so nothing in it need be durable.
+        out.flush().map_err(cache)?;
+        drop(out);
+        std::fs::rename(unfinished, path).map_err(cache)?;
+        SegmentView::open_chunk(disk, path, chunk.base_offset, chunk.end_offset)
+            .map_err(HydrateError::Open)
+    }
 }

@@ -155,11 +155,8 @@ async fn a_start_in_the_same_place_writes_no_manifest_and_one_elsewhere_does() {
     append_numbered(&fixture.partition(), 100).await;
     fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
     drop(fixture);
-    let version = |fixture: &super::support::Fixture| {
-        let partition = fixture.partition();
-        let version = partition.state.lock().manifest.version;
-        version
-    };
+    let version =
+        |fixture: &super::support::Fixture| fixture.partition().state.lock().manifest.version;
     assert_eq!(version(&setup.open().await), 1);
     assert_eq!(version(&copied(&setup).open().await), 2);
 }

@@ -104,8 +104,7 @@ async fn retention_does_not_decide_over_a_file_of_which_nobody_knows_whether_it_
         turn.fail_nth(nth);
         fixture.tiered.maintain().await;
         turn.stop_failing();
-        let undecided = partition.state.lock().undecided.clone();
-        lost_its_answer += undecided.len();
+        lost_its_answer += partition.state.lock().undecided.len();
         // Hot segments alone expire, as long as memory knows of nothing cold.
         fixture.configure(|config| config.retention_bytes = Some(3000));
         fixture.tiered.maintain().await;
