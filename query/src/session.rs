@@ -72,7 +72,7 @@ pub(crate) fn session_config(config: &QueryConfig) -> SessionConfig {
     session
 }
 
-/// Lets nothing decide but the rows themselves (QRY-13).
+/// Lets nothing decide but the rows themselves (QRY-15).
 pub(crate) fn repeatable(state: &mut SessionState, token: &Token) {
     let config = state.config_mut();
     *config = config
