@@ -21,6 +21,7 @@
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
 //! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
+//! - **QRY-10** JSON functions give over columns what they give over the produced bytes (`cold_scan`).
 //!
 //! ```no_run
 //! # async fn example(log: std::sync::Arc<basalt_columnar::TieredLog>) -> Result<(), basalt_query::QueryError> {
@@ -48,6 +49,7 @@ mod planner;
 mod stream;
 
 mod catalog;
+mod inferred;
 mod snapshot;
 mod sys_tables;
 mod topic_table;

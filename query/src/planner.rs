@@ -22,6 +22,8 @@ use crate::catalog::{CATALOG, QueryCatalog, TOPICS_SCHEMA};
 use crate::cold_scan::store_url;
 use crate::counters::Counters;
 use crate::edge::plain_schema;
+use crate::inferred::PayloadColumns;
+use crate::json::FieldFunctions;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
 use crate::snapshot::QuerySnapshots;
@@ -41,6 +43,7 @@ pub(crate) struct Planner {
     pub(crate) config: QueryConfig,
     /// Everything that queries share; each query gets a copy with its own catalog.
     pub(crate) template: SessionState,
+    fields: FieldFunctions,
     pub(crate) counters: Counters,
 }
 
@@ -77,6 +80,7 @@ impl Planner {
         Ok(Self {
             log,
             config,
+            fields: FieldFunctions::of(&template)?,
             template,
             counters: Counters::default(),
         })
@@ -97,7 +101,7 @@ impl Planner {
                 found,
             });
         }
-        let state = self.state();
+        let state = self.state(&parsed);
         let Some(bindings) = bound else {
             let plan = state.statement_to_plan(parsed.statement).await?;
             check(&plan, 0)?;
@@ -135,7 +139,7 @@ impl Planner {
                 parameters: Arc::new(Schema::empty()),
             });
         }
-        let state = self.state();
+        let state = self.state(&parsed);
         let untyped = state.statement_to_plan(parsed.statement.clone()).await;
         let types = inferred(untyped.as_ref().ok(), count)?;
         let typed = typed_plan(state.clone(), parsed.statement, &types).await;
@@ -156,12 +160,16 @@ impl Planner {
     }
 
     /// The state of one query, with its own snapshots.
-    fn state(&self) -> SessionState {
+    fn state(&self, parsed: &Parsed) -> SessionState {
         let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log)));
         let mut state = self.template.clone();
         state.register_catalog_list(Arc::new(QueryCatalog::new(
             snapshots,
             Arc::clone(&self.config.settings),
+            PayloadColumns {
+                names: parsed.payload_columns.clone().into(),
+                functions: self.fields.clone(),
+            },
         )));
         state.mark_start_execution();
         state
