@@ -9,6 +9,7 @@ use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::TableType;
 
 use crate::Setting;
+use crate::inferred::PayloadColumns;
 use crate::snapshot::QuerySnapshots;
 use crate::sys_tables::{SysTable, SysTableKind};
 use crate::topic_table::TopicTable;
@@ -29,11 +30,16 @@ pub(crate) struct QueryCatalog {
 }
 
 impl QueryCatalog {
-    pub(crate) fn new(snapshots: Arc<QuerySnapshots>, settings: Arc<[Setting]>) -> Self {
+    pub(crate) fn new(
+        snapshots: Arc<QuerySnapshots>,
+        settings: Arc<[Setting]>,
+        payload_columns: PayloadColumns,
+    ) -> Self {
         Self {
             schemas: Schemas {
                 snapshots,
                 settings,
+                payload_columns,
             },
         }
     }
@@ -61,6 +67,7 @@ impl CatalogProviderList for QueryCatalog {
 struct Schemas {
     snapshots: Arc<QuerySnapshots>,
     settings: Arc<[Setting]>,
+    payload_columns: PayloadColumns,
 }
 
 impl CatalogProvider for Schemas {
@@ -70,7 +77,10 @@ impl CatalogProvider for Schemas {
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         match name {
-            TOPICS_SCHEMA => Some(Arc::new(Topics(Arc::clone(&self.snapshots)))),
+            TOPICS_SCHEMA => Some(Arc::new(Topics {
+                snapshots: Arc::clone(&self.snapshots),
+                payload_columns: self.payload_columns.clone(),
+            })),
             SYS_SCHEMA => Some(Arc::new(Sys(self.clone()))),
             _ => None,
         }
@@ -78,20 +88,23 @@ impl CatalogProvider for Schemas {
 }
 
 #[derive(Debug)]
-struct Topics(Arc<QuerySnapshots>);
+struct Topics {
+    snapshots: Arc<QuerySnapshots>,
+    payload_columns: PayloadColumns,
+}
 
 impl Topics {
     /// The topic of exactly this name: no folding, no nearest match.
     fn find(&self, name: &str) -> Option<TopicName> {
         let name = TopicName::new(name).ok()?;
-        self.0.log().log().topic(&name).map(|_| name)
+        self.snapshots.log().log().topic(&name).map(|_| name)
     }
 }
 
 #[async_trait]
 impl SchemaProvider for Topics {
     fn table_names(&self) -> Vec<String> {
-        self.0
+        self.snapshots
             .topic_names()
             .iter()
             .map(|name| name.as_str().to_owned())
@@ -99,13 +112,16 @@ impl SchemaProvider for Topics {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let Some(name) = self.find(name) else {
+        let Some(topic) = self.find(name) else {
             return Ok(None);
         };
-        let columns = self.0.columns(&name);
+        let columns = self.snapshots.columns(&topic);
         let columns = columns.map_err(|error| DataFusionError::External(Box::new(error)))?;
-        let table = TopicTable::new(name, columns, Arc::clone(&self.0));
-        Ok(Some(Arc::new(table)))
+        let table = TopicTable::new(topic.clone(), columns, Arc::clone(&self.snapshots));
+        let with_columns = self
+            .payload_columns
+            .add_to(Arc::new(table), &topic, &self.snapshots)?;
+        Ok(Some(with_columns))
     }
 
     async fn table_type(&self, name: &str) -> Result<Option<TableType>> {
@@ -133,6 +149,7 @@ impl SchemaProvider for Sys {
         let Schemas {
             snapshots,
             settings,
+            ..
         } = &self.0;
         let table = SysTableKind::from_name(name)
             .map(|kind| SysTable::new(kind, Arc::clone(snapshots), Arc::clone(settings)));

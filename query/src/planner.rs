@@ -23,6 +23,8 @@ use crate::cold_scan::store_url;
 use crate::counters::Counters;
 use crate::ddl::{self, Change, TopicChanges};
 use crate::edge::plain_schema;
+use crate::inferred::PayloadColumns;
+use crate::json::FieldFunctions;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
 use crate::snapshot::QuerySnapshots;
@@ -42,6 +44,7 @@ pub(crate) struct Planner {
     pub(crate) config: QueryConfig,
     /// Everything that queries share; each query gets a copy with its own catalog.
     pub(crate) template: SessionState,
+    fields: FieldFunctions,
     pub(crate) counters: Counters,
     /// Who changes topics; without one no statement does.
     topics: OnceLock<Arc<dyn TopicChanges>>,
@@ -80,6 +83,7 @@ impl Planner {
         Ok(Self {
             log,
             config,
+            fields: FieldFunctions::of(&template)?,
             template,
             counters: Counters::default(),
             topics: OnceLock::new(),
@@ -123,7 +127,7 @@ impl Planner {
                 found,
             });
         }
-        let state = self.state();
+        let state = self.state(&parsed);
         let Some(bindings) = bound else {
             let plan = state.statement_to_plan(parsed.statement).await?;
             check(&plan, 0)?;
@@ -167,7 +171,7 @@ impl Planner {
                 parameters: Arc::new(Schema::empty()),
             });
         }
-        let state = self.state();
+        let state = self.state(&parsed);
         let untyped = state.statement_to_plan(parsed.statement.clone()).await;
         let types = inferred(untyped.as_ref().ok(), count)?;
         let typed = typed_plan(state.clone(), parsed.statement, &types).await;
@@ -188,12 +192,16 @@ impl Planner {
     }
 
     /// The state of one query, with its own snapshots.
-    fn state(&self) -> SessionState {
+    fn state(&self, parsed: &Parsed) -> SessionState {
         let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log)));
         let mut state = self.template.clone();
         state.register_catalog_list(Arc::new(QueryCatalog::new(
             snapshots,
             Arc::clone(&self.config.settings),
+            PayloadColumns {
+                names: parsed.payload_columns.clone().into(),
+                functions: self.fields.clone(),
+            },
         )));
         state.mark_start_execution();
         state

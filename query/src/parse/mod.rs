@@ -12,6 +12,7 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
+use crate::inferred::PREFIX;
 use dialect::BoundedDialect;
 
 /// Nesting of parentheses and subqueries that is followed before a statement is refused.
@@ -29,6 +30,8 @@ pub(crate) struct Parsed {
     pub(crate) statement: Statement,
     /// Values that it takes: the number of its `?`, or its highest `$n`.
     pub(crate) parameter_count: usize,
+    /// Quoted names in it that begin with [`PREFIX`], each once.
+    pub(crate) payload_columns: Vec<String>,
 }
 
 /// Values that `sql` takes, without a look at the rest of it.
@@ -63,6 +66,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
     // First: a `?` that is no operator does not count as one.
     let parameter_count = parameters::mark(&mut tokens)?;
     refuse_deep(&tokens)?;
+    let payload_columns = payload_columns(&tokens);
     let dialect = BoundedDialect::new(STEPS + tokens.len() * STEPS_A_TOKEN);
     let mut statements = DFParserBuilder::new(tokens)
         .with_dialect(&dialect)
@@ -73,6 +77,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
         (Some(statement), 0) => Ok(Parsed {
             statement,
             parameter_count,
+            payload_columns,
         }),
         (None, _) => Err(DataFusionError::Plan(
             "the text holds no statement".to_owned(),
@@ -82,6 +87,20 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
             more + 1
         ))),
     }
+}
+
+fn payload_columns(tokens: &[TokenWithSpan]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for token in tokens {
+        if let Token::Word(word) = &token.token
+            && word.quote_style == Some('"')
+            && word.value.starts_with(PREFIX)
+            && !names.contains(&word.value)
+        {
+            names.push(word.value.clone());
+        }
+    }
+    names
 }
 
 /// Refuses what would take too much stack.
@@ -151,6 +170,15 @@ mod tests {
         assert!(parse("").is_err());
         assert!(parse("SELECT 1; SELECT 2").is_err());
         assert_eq!(normalised("SELECT 1;"), "SELECT 1");
+    }
+
+    #[test]
+    fn columns_of_payloads_are_named_in_quotes() {
+        let sql = r#"SELECT "payload.b", t."payload.a", payload.c, 'payload.d' FROM t WHERE "payload.b" > "_offset""#;
+        assert_eq!(
+            parse(sql).unwrap().payload_columns,
+            ["payload.b", "payload.a"]
+        );
     }
 
     #[test]
