@@ -8,6 +8,7 @@ use datafusion::catalog::{CatalogProvider, CatalogProviderList, SchemaProvider, 
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::TableType;
 
+use crate::inferred::PayloadColumns;
 use crate::snapshot::QuerySnapshots;
 use crate::sys_tables::{SysSources, SysTable, SysTableKind};
 use crate::topic_table::TopicTable;
@@ -28,9 +29,17 @@ pub(crate) struct QueryCatalog {
 }
 
 impl QueryCatalog {
-    pub(crate) fn new(snapshots: Arc<QuerySnapshots>, sources: SysSources) -> Self {
+    pub(crate) fn new(
+        snapshots: Arc<QuerySnapshots>,
+        sources: SysSources,
+        payload_columns: PayloadColumns,
+    ) -> Self {
         Self {
-            schemas: Schemas { snapshots, sources },
+            schemas: Schemas {
+                snapshots,
+                sources,
+                payload_columns,
+            },
         }
     }
 }
@@ -57,6 +66,7 @@ impl CatalogProviderList for QueryCatalog {
 struct Schemas {
     snapshots: Arc<QuerySnapshots>,
     sources: SysSources,
+    payload_columns: PayloadColumns,
 }
 
 impl CatalogProvider for Schemas {
@@ -66,7 +76,10 @@ impl CatalogProvider for Schemas {
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
         match name {
-            TOPICS_SCHEMA => Some(Arc::new(Topics(Arc::clone(&self.snapshots)))),
+            TOPICS_SCHEMA => Some(Arc::new(Topics {
+                snapshots: Arc::clone(&self.snapshots),
+                payload_columns: self.payload_columns.clone(),
+            })),
             SYS_SCHEMA => Some(Arc::new(Sys(self.clone()))),
             _ => None,
         }
@@ -74,20 +87,23 @@ impl CatalogProvider for Schemas {
 }
 
 #[derive(Debug)]
-struct Topics(Arc<QuerySnapshots>);
+struct Topics {
+    snapshots: Arc<QuerySnapshots>,
+    payload_columns: PayloadColumns,
+}
 
 impl Topics {
     /// The topic of exactly this name: no folding, no nearest match.
     fn find(&self, name: &str) -> Option<TopicName> {
         let name = TopicName::new(name).ok()?;
-        self.0.log().log().topic(&name).map(|_| name)
+        self.snapshots.log().log().topic(&name).map(|_| name)
     }
 }
 
 #[async_trait]
 impl SchemaProvider for Topics {
     fn table_names(&self) -> Vec<String> {
-        self.0
+        self.snapshots
             .topic_names()
             .iter()
             .map(|name| name.as_str().to_owned())
@@ -95,13 +111,16 @@ impl SchemaProvider for Topics {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let Some(name) = self.find(name) else {
+        let Some(topic) = self.find(name) else {
             return Ok(None);
         };
-        let columns = self.0.columns(&name);
+        let columns = self.snapshots.columns(&topic);
         let columns = columns.map_err(|error| DataFusionError::External(Box::new(error)))?;
-        let table = TopicTable::new(name, columns, Arc::clone(&self.0));
-        Ok(Some(Arc::new(table)))
+        let table = TopicTable::new(topic.clone(), columns, Arc::clone(&self.snapshots));
+        let with_columns = self
+            .payload_columns
+            .add_to(Arc::new(table), &topic, &self.snapshots)?;
+        Ok(Some(with_columns))
     }
 
     async fn table_type(&self, name: &str) -> Result<Option<TableType>> {
@@ -126,7 +145,9 @@ impl SchemaProvider for Sys {
     }
 
     async fn table(&self, name: &str) -> Result<Option<Arc<dyn TableProvider>>> {
-        let Schemas { snapshots, sources } = &self.0;
+        let Schemas {
+            snapshots, sources, ..
+        } = &self.0;
         let table = SysTableKind::from_name(name)
             .map(|kind| SysTable::new(kind, Arc::clone(snapshots), sources.clone()));
         Ok(table.map(|table| Arc::new(table) as Arc<dyn TableProvider>))

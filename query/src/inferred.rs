@@ -12,16 +12,17 @@ use std::sync::Arc;
 
 use basalt_columnar::PartitionSnapshot;
 use basalt_columnar::shred::{Form, ShreddedColumn};
+use basalt_proto::TopicName;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::view::ViewTable;
-use datafusion::common::Column;
+use datafusion::common::TableReference;
 use datafusion::datasource::provider_as_source;
 use datafusion::error::Result;
 use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
 use datafusion::prelude::{ident, lit};
 
 use crate::json::FieldFunctions;
-use crate::snapshot::topic_schema;
+use crate::snapshot::QuerySnapshots;
 
 /// What the names of these columns begin with.
 pub(crate) const PREFIX: &str = "payload.";
@@ -63,32 +64,40 @@ impl Kind {
     }
 }
 
-/// `table` with those columns of `names` that the topic's files have.
-///
-/// # Errors
-/// What DataFusion refuses to plan.
-pub(crate) fn with_columns(
-    table: Arc<dyn TableProvider>,
-    topic: &str,
-    snapshots: &[PartitionSnapshot],
-    names: &[String],
-    functions: &FieldFunctions,
-) -> Result<Arc<dyn TableProvider>> {
-    let columns = named(snapshots, names);
-    if columns.is_empty() {
-        return Ok(table);
+/// The columns of payloads that a statement names.
+#[derive(Debug, Clone)]
+pub(crate) struct PayloadColumns {
+    pub(crate) names: Arc<[String]>,
+    pub(crate) functions: FieldFunctions,
+}
+
+impl PayloadColumns {
+    /// `table` with those of them that the topic's files have.
+    ///
+    /// # Errors
+    /// What DataFusion refuses to plan.
+    pub(crate) fn add_to(
+        &self,
+        table: Arc<dyn TableProvider>,
+        topic: &TopicName,
+        snapshots: &QuerySnapshots,
+    ) -> Result<Arc<dyn TableProvider>> {
+        if self.names.is_empty() {
+            return Ok(table);
+        }
+        let columns = named(&snapshots.topic(topic), &self.names);
+        if columns.is_empty() {
+            return Ok(table);
+        }
+        let own = table.schema();
+        let own = own.fields().iter().map(|field| ident(field.name()));
+        let inferred = columns.iter().map(|column| column.expr(&self.functions));
+        let source = provider_as_source(Arc::clone(&table));
+        let plan = LogicalPlanBuilder::scan(TableReference::bare(topic.as_str()), source, None)?
+            .project(own.chain(inferred).collect::<Vec<_>>())?
+            .build()?;
+        Ok(Arc::new(ViewTable::new(plan, None)))
     }
-    let own = table.schema();
-    let own = own.fields().iter().map(|field| ident(field.name()));
-    let inferred = columns.iter().map(|column| column.expr(functions));
-    let plan = LogicalPlanBuilder::scan(
-        datafusion::common::TableReference::bare(topic),
-        provider_as_source(Arc::clone(&table)),
-        None,
-    )?
-    .project(own.chain(inferred).collect::<Vec<_>>())?
-    .build()?;
-    Ok(Arc::new(ViewTable::new(plan, None)))
 }
 
 /// The columns of these names, in the order of the names. A name that is that of different fields in different files is none's.
@@ -125,13 +134,9 @@ impl Inferred {
             Kind::Float => &functions.get_float,
             Kind::Text => &functions.as_text,
         };
-        let payload = Expr::Column(Column::from_name(topic_schema().field(PAYLOAD).name()));
         let path = self.path.iter().map(|key| lit(key.as_str()));
         function
-            .call(std::iter::once(payload).chain(path).collect())
+            .call(std::iter::once(ident("_payload")).chain(path).collect())
             .alias(&self.name)
     }
 }
-
-/// Where the payload stands in a topic's table.
-const PAYLOAD: usize = 5;

@@ -22,7 +22,7 @@
 //! - **QRY-7** a query that ended holds nothing; a panic is its own error (`stream`).
 //! - **QRY-8** what multiplies rows can be ended between any two batches (`yielding`).
 //! - **QRY-9** a value bound to a parameter is a value, never SQL (`parameters`).
-//! - **QRY-10** a JSON function over a cold row gives what it gives over the payload (`cold_scan`).
+//! - **QRY-10** JSON functions give over columns what they give over the produced bytes (`cold_scan`).
 //! - **QRY-11** whatever a payload is, it is a row of a typed topic, or one a line (`typed`).
 //! - **QRY-12** no number that leaves the engine went round (`arithmetic`).
 //! - **QRY-13** so many queries run, so many wait, others are refused (`control`).
@@ -62,6 +62,7 @@ mod stream;
 mod as_of;
 mod catalog;
 mod columns;
+mod inferred;
 mod snapshot;
 mod sys_tables;
 mod topic_table;

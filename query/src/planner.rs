@@ -21,6 +21,8 @@ use crate::comparison::ComparisonRewrite;
 use crate::control::{Admission, Lane, QueryPool, Registry, cancel_function};
 use crate::ddl::{self, Change, TopicChanges};
 use crate::edge::plain_schema;
+use crate::inferred::PayloadColumns;
+use crate::json::FieldFunctions;
 use crate::parameters::{Bindings, Query, inferred, nullable, parameter_names, typed_plan};
 use crate::parse::{Parsed, parameter_count, parse};
 use crate::plan_walk::{batch_rows, lane, topics};
@@ -43,6 +45,7 @@ pub(crate) struct Planner {
     pub(crate) admission: Admission,
     /// What `sys.settings` shows.
     pub(crate) settings: RwLock<Arc<[Setting]>>,
+    fields: FieldFunctions,
     /// Who changes topics; without one no statement does.
     topics: OnceLock<Arc<dyn TopicChanges>>,
 }
@@ -92,6 +95,7 @@ impl Planner {
             admission: Admission::new(&config),
             settings: RwLock::new(Arc::clone(&config.settings)),
             config,
+            fields: FieldFunctions::of(&template)?,
             template,
             registry,
             topics: OnceLock::new(),
@@ -135,7 +139,7 @@ impl Planner {
                 found,
             });
         }
-        let (state, snapshots) = self.state(parsed.as_of.as_deref())?;
+        let (state, snapshots) = self.state(&parsed)?;
         let Some(bindings) = bound else {
             let plan = state.statement_to_plan(parsed.statement).await?;
             check(&plan, 0)?;
@@ -181,7 +185,7 @@ impl Planner {
                 parameters: Arc::new(Schema::empty()),
             });
         }
-        let (state, _) = self.state(parsed.as_of.as_deref())?;
+        let (state, _) = self.state(&parsed)?;
         let untyped = state.statement_to_plan(parsed.statement.clone()).await;
         let types = inferred(untyped.as_ref().ok(), count)?;
         let typed = typed_plan(state.clone(), parsed.statement, &types).await;
@@ -202,11 +206,8 @@ impl Planner {
     }
 
     /// The state of one query, with its own snapshots, or those that a token names.
-    fn state(
-        &self,
-        as_of: Option<&str>,
-    ) -> Result<(SessionState, Arc<QuerySnapshots>), QueryError> {
-        let token = as_of.map(Token::from_text).transpose()?;
+    fn state(&self, parsed: &Parsed) -> Result<(SessionState, Arc<QuerySnapshots>), QueryError> {
+        let token = parsed.as_of.as_deref().map(Token::from_text).transpose()?;
         let mut state = self.template.clone();
         if let Some(token) = &token {
             repeatable(&mut state, token);
@@ -216,7 +217,15 @@ impl Planner {
             settings: Arc::clone(&self.settings.read()),
             registry: Arc::clone(&self.registry),
         };
-        state.register_catalog_list(Arc::new(QueryCatalog::new(Arc::clone(&snapshots), sources)));
+        let payload_columns = PayloadColumns {
+            names: parsed.payload_columns.clone().into(),
+            functions: self.fields.clone(),
+        };
+        state.register_catalog_list(Arc::new(QueryCatalog::new(
+            Arc::clone(&snapshots),
+            sources,
+            payload_columns,
+        )));
         state.mark_start_execution();
         Ok((state, snapshots))
     }

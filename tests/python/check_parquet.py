@@ -149,7 +149,11 @@ def check_stamps(files: list[str]) -> None:
 def main() -> None:
     sample = SAMPLE.read_bytes()
     with serving("log.segment_bytes=400000", "cold.row_group_bytes=100000") as server:
-        server.run("topic", "create", "plain", "--shred", "off")
+        server.run("topic", "create", "plain", "--shred", "on")
+        for choice, shown in [("default", False), ("off", True)]:
+            server.run("topic", "alter", "plain", "--shred", choice)
+            described = server.run("topic", "describe", "plain", "--format", "json")
+            expect(b"shred_json=off" in described, shown, f"topic describe after --shred {choice}")
         for topic in ["flights", "plain"]:
             server.run("produce", topic, stdin=sample)
         produce_frames(server.address, "stamps", [(stamp, str(stamp).encode()) for stamp in STAMPS])

@@ -43,11 +43,12 @@ impl Shredding {
             name: format!("number {column}"),
         };
         let column = self.columns().get(column).ok_or_else(unknown)?;
+        let rows = values.len();
         let values = Rendered::of_values(column, values)?;
         let mut texts = StringBuilder::new();
         let mut text = Vec::new();
-        for row in 0..values.array().len() {
-            if values.array().is_null(row) {
+        for row in 0..rows {
+            if values.is_null(row) {
                 texts.append_null();
                 continue;
             }

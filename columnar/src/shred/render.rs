@@ -4,7 +4,7 @@ use arrow::array::{
     Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
     Int64Array, NullBufferBuilder, StringArray, UInt64Array,
 };
-use arrow::buffer::{Buffer, OffsetBuffer, ScalarBuffer};
+use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
 use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
@@ -125,7 +125,12 @@ fn is_layout_of(found: &DataType, expected: &DataType) -> bool {
 }
 
 /// A column from which values are rendered.
-pub(super) enum Rendered {
+pub(super) struct Rendered {
+    nulls: Option<NullBuffer>,
+    values: Values,
+}
+
+enum Values {
     Bool(BooleanArray),
     Int(Int64Array),
     Uint(UInt64Array),
@@ -137,10 +142,8 @@ pub(super) enum Rendered {
 
 impl Rendered {
     fn of(column: &ShreddedColumn, rows: &RecordBatch) -> Result<Self, ShredError> {
-        Ok(Self::of_typed(
-            column,
-            &find(rows, &column.name, &column.form.data_type())?,
-        ))
+        let array = find(rows, &column.name, &column.form.data_type())?;
+        Ok(Self::of_typed(column, &array))
     }
 
     /// The same of its values.
@@ -148,65 +151,60 @@ impl Rendered {
         column: &ShreddedColumn,
         values: &ArrayRef,
     ) -> Result<Self, ShredError> {
-        Ok(Self::of_typed(
-            column,
-            &typed(values, &column.name, &column.form.data_type())?,
-        ))
+        let array = typed(values, &column.name, &column.form.data_type())?;
+        Ok(Self::of_typed(column, &array))
     }
 
     fn of_typed(column: &ShreddedColumn, array: &ArrayRef) -> Self {
-        match column.form {
-            Form::Bool => Self::Bool(array.as_boolean().clone()),
-            Form::Int => Self::Int(array.as_primitive::<Int64Type>().clone()),
-            Form::Uint => Self::Uint(array.as_primitive::<UInt64Type>().clone()),
+        let values = match column.form {
+            Form::Bool => Values::Bool(array.as_boolean().clone()),
+            Form::Int => Values::Int(array.as_primitive::<Int64Type>().clone()),
+            Form::Uint => Values::Uint(array.as_primitive::<UInt64Type>().clone()),
             Form::Double | Form::DoubleShort => {
-                Self::Double(array.as_primitive::<Float64Type>().clone(), column.form)
+                Values::Double(array.as_primitive::<Float64Type>().clone(), column.form)
             }
             Form::Decimal(scale) => {
-                Self::Decimal(array.as_primitive::<Decimal128Type>().clone(), scale)
+                Values::Decimal(array.as_primitive::<Decimal128Type>().clone(), scale)
             }
-            Form::String | Form::AsciiString => Self::String {
+            Form::String | Form::AsciiString => Values::String {
                 texts: array.as_string().clone(),
                 ascii: column.form == Form::AsciiString,
             },
-            Form::Json => Self::Json(array.as_string().clone()),
+            Form::Json => Values::Json(array.as_string().clone()),
+        };
+        Self {
+            nulls: array.nulls().cloned(),
+            values,
         }
     }
 
-    pub(super) fn array(&self) -> &dyn Array {
-        match self {
-            Self::Bool(array) => array,
-            Self::Int(array) => array,
-            Self::Uint(array) => array,
-            Self::Double(array, _) => array,
-            Self::Decimal(array, _) => array,
-            Self::String { texts, .. } | Self::Json(texts) => texts,
-        }
+    pub(super) fn is_null(&self, row: usize) -> bool {
+        self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
     }
 
     pub(super) fn write(&self, row: usize, out: &mut Vec<u8>) {
-        if self.array().is_null(row) {
+        if self.is_null(row) {
             out.extend_from_slice(b"null");
             return;
         }
-        match self {
-            Self::Bool(array) => {
+        match &self.values {
+            Values::Bool(array) => {
                 let text: &[u8] = if array.value(row) { b"true" } else { b"false" };
                 out.extend_from_slice(text);
             }
-            Self::Int(array) => {
+            Values::Int(array) => {
                 out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
             }
-            Self::Uint(array) => {
+            Values::Uint(array) => {
                 out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
             }
             // Writing to memory does not fail.
-            Self::Double(array, form) => drop(form.write_double(array.value(row), out)),
-            Self::Decimal(array, scale) => {
+            Values::Double(array, form) => drop(form.write_double(array.value(row), out)),
+            Values::Decimal(array, scale) => {
                 drop(form::write_decimal(array.value(row), *scale, out));
             }
-            Self::String { texts, ascii } => strings::write(texts.value(row), out, *ascii),
-            Self::Json(texts) => out.extend_from_slice(texts.value(row).as_bytes()),
+            Values::String { texts, ascii } => strings::write(texts.value(row), out, *ascii),
+            Values::Json(texts) => out.extend_from_slice(texts.value(row).as_bytes()),
         }
     }
 }

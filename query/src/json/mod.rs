@@ -33,6 +33,27 @@ struct JsonFunctions {
     contains: Arc<ScalarUDF>,
 }
 
+/// Functions that read one field of a document, by its type.
+#[derive(Debug, Clone)]
+pub(crate) struct FieldFunctions {
+    pub(crate) as_text: Arc<ScalarUDF>,
+    pub(crate) get_bool: Arc<ScalarUDF>,
+    pub(crate) get_float: Arc<ScalarUDF>,
+    pub(crate) get_int: Arc<ScalarUDF>,
+}
+
+impl FieldFunctions {
+    /// Those that were registered.
+    pub(crate) fn of(registry: &dyn FunctionRegistry) -> Result<Self> {
+        Ok(Self {
+            as_text: registry.udf("json_as_text")?,
+            get_bool: registry.udf("json_get_bool")?,
+            get_float: registry.udf("json_get_float")?,
+            get_int: registry.udf("json_get_int")?,
+        })
+    }
+}
+
 /// Registers every function, operator and rewrite.
 pub(crate) fn register(registry: &mut dyn FunctionRegistry) -> Result<()> {
     let functions = JsonFunctions {

@@ -13,6 +13,7 @@ use datafusion::sql::sqlparser::keywords::Keyword;
 use datafusion::sql::sqlparser::parser::ParserError;
 use datafusion::sql::sqlparser::tokenizer::{Token, TokenWithSpan, Tokenizer};
 
+use crate::inferred::PREFIX;
 use dialect::BoundedDialect;
 
 /// Nesting of parentheses and subqueries that is followed before a statement is refused.
@@ -32,6 +33,8 @@ pub(crate) struct Parsed {
     pub(crate) parameter_count: usize,
     /// The snapshot that it is to read again.
     pub(crate) as_of: Option<String>,
+    /// Quoted names in it that begin with [`PREFIX`], each once.
+    pub(crate) payload_columns: Vec<String>,
 }
 
 /// Values that `sql` takes, without a look at the rest of it.
@@ -67,6 +70,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
     // First: a `?` that is no operator does not count as one.
     let parameter_count = parameters::mark(&mut tokens)?;
     refuse_deep(&tokens)?;
+    let payload_columns = payload_columns(&tokens);
     let dialect = BoundedDialect::new(STEPS + tokens.len() * STEPS_A_TOKEN);
     let mut statements = DFParserBuilder::new(tokens)
         .with_dialect(&dialect)
@@ -78,6 +82,7 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
             statement,
             parameter_count,
             as_of,
+            payload_columns,
         }),
         (None, _) => Err(DataFusionError::Plan(
             "the text holds no statement".to_owned(),
@@ -87,6 +92,20 @@ pub(crate) fn parse(sql: &str) -> Result<Parsed, DataFusionError> {
             more + 1
         ))),
     }
+}
+
+fn payload_columns(tokens: &[TokenWithSpan]) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for token in tokens {
+        if let Token::Word(word) = &token.token
+            && word.quote_style == Some('"')
+            && word.value.starts_with(PREFIX)
+            && !names.contains(&word.value)
+        {
+            names.push(word.value.clone());
+        }
+    }
+    names
 }
 
 /// Refuses what would take too much stack.
@@ -156,6 +175,15 @@ mod tests {
         assert!(parse("").is_err());
         assert!(parse("SELECT 1; SELECT 2").is_err());
         assert_eq!(normalised("SELECT 1;"), "SELECT 1");
+    }
+
+    #[test]
+    fn columns_of_payloads_are_named_in_quotes() {
+        let sql = r#"SELECT "payload.b", t."payload.a", payload.c, 'payload.d' FROM t WHERE "payload.b" > "_offset""#;
+        assert_eq!(
+            parse(sql).unwrap().payload_columns,
+            ["payload.b", "payload.a"]
+        );
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Payloads that were shredded are the payloads that were produced, to every statement.
 
+use arrow::datatypes::DataType;
 use basalt_columnar::ColdConfig;
 use basalt_proto::batch::{BatchFields, BatchWriter, Compression, RecordToWrite};
 use basalt_proto::{Frame, PartitionId};
 
 use super::pruning::metrics;
-use super::{Fixture, TIERS, Tier, name};
+use super::{Fixture, TIERS, Tier, name, rows_of};
 use crate::QueryConfig;
 
 /// Shreds, in row groups of some hundred records.
@@ -248,7 +249,6 @@ fn json_expressions() -> Vec<String> {
         "(_payload->'ratio')::double",
         "(_payload->'ratio')::text",
         "(_payload->>'id')",
-        "json_get_int(_payload, NULL)",
     ];
     calls.chain(operators.map(str::to_owned)).collect()
 }
@@ -325,7 +325,7 @@ async fn flights(shred_json: bool) -> Fixture {
     })
     .await;
     fixture.create("t", 1, 64 << 20).await;
-    let payloads: Vec<_> = (0..20_000)
+    let payloads: Vec<_> = (0..24_000)
         .map(|n| {
             let carrier = ["UA", "B6", "AA", "DL"][n % 4];
             format!(
@@ -377,4 +377,77 @@ async fn a_field_is_read_without_the_payload_and_its_statistics_skip_row_groups(
         fixture.rows(&format!("{aggregate} ORDER BY c")).await,
         ["AA|30.0", "B6|29.0", "DL|31.0", "UA|28.0"]
     );
+}
+
+#[tokio::test]
+async fn inferred_columns_are_there_when_they_are_named() {
+    for tier in [Tier::Cold, Tier::Half] {
+        let fixture = filled(tier).await;
+        let fields = [
+            ("id", "'id'"),
+            ("user.name", "'user', 'name'"),
+            ("user.age", "'user', 'age'"),
+            ("ratio", "'ratio'"),
+            ("tags", "'tags'"),
+        ];
+        let names: Vec<_> = fields
+            .iter()
+            .map(|(name, _)| format!(r#""payload.{name}""#))
+            .collect();
+        let named = format!(
+            "SELECT {}, _offset FROM t ORDER BY _offset",
+            names.join(", ")
+        );
+        let batches = fixture.batches(&named).await.unwrap();
+        let schema = batches[0].schema();
+        let call = |((_, path), field): (&(&str, &str), &arrow::datatypes::FieldRef)| {
+            let function = match field.data_type() {
+                DataType::Int64 => "json_get_int",
+                DataType::Float64 => "json_get_float",
+                other => {
+                    assert_eq!(*other, DataType::Utf8);
+                    "json_as_text"
+                }
+            };
+            format!("{function}(_payload, {path})")
+        };
+        let calls: Vec<_> = fields.iter().zip(schema.fields()).map(call).collect();
+        let called = format!(
+            "SELECT {}, _offset FROM t ORDER BY _offset",
+            calls.join(", ")
+        );
+        let called_rows = fixture.rows(&called).await;
+        assert_eq!(rows_of(&batches), called_rows, "{tier:?} {calls:?}");
+        // A name with a line break takes two lines of the table.
+        assert!(called_rows.len() >= 1_290, "{}", called_rows.len());
+    }
+    let fixture = flights(true).await;
+    assert_eq!(
+        fixture
+            .rows(r#"SELECT "payload.carrier" c, avg("payload.dep_delay") FROM t WHERE "payload.number" < 12000 GROUP BY c ORDER BY c"#)
+            .await,
+        ["AA|30.0", "B6|29.0", "DL|31.0", "UA|28.0"]
+    );
+    let columns = |statement: &'static str| {
+        let engine = std::sync::Arc::clone(&fixture.engine);
+        async move {
+            engine
+                .query(statement)
+                .await
+                .unwrap()
+                .schema()
+                .fields()
+                .len()
+        }
+    };
+    assert_eq!(columns("SELECT * FROM t").await, 7);
+    assert_eq!(
+        columns(r#"SELECT * FROM t WHERE "payload.year" = 2013"#).await,
+        8
+    );
+    let types =
+        r#"SELECT arrow_typeof("payload.number"), arrow_typeof("payload.carrier") FROM t LIMIT 1"#;
+    assert_eq!(fixture.rows(types).await, ["Int64|Utf8"]);
+    let error = fixture.error(r#"SELECT "payload.nothing" FROM t"#).await;
+    assert_eq!(error.status().code(), tonic::Code::InvalidArgument);
 }
