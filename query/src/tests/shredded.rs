@@ -454,3 +454,32 @@ async fn inferred_columns_are_there_when_they_are_named() {
     let error = fixture.error(r#"SELECT "payload.nothing" FROM t"#).await;
     assert_eq!(error.status().code(), tonic::Code::InvalidArgument);
 }
+
+/// A row group with rows that keep their payload is not judged by the columns of the others.
+#[tokio::test]
+async fn statistics_of_a_column_say_nothing_of_payloads_that_are_not_in_it() {
+    let fixture = fixture().await;
+    fixture.create("t", 1, 1 << 20).await;
+    for n in 0..400 {
+        let payload = match n {
+            50 => r#"{"id":1e9,"name":"zoe"}"#.to_owned(),
+            150 => r#"{"name":"zoe"  }"#.to_owned(),
+            _ => format!(r#"{{"id":{n},"name":"ann"}}"#),
+        };
+        let frame = Frame::record(1, b"", payload.as_bytes());
+        fixture.append("t", 0, &[frame]).await;
+    }
+    fixture.cool("t").await;
+    assert!(is_shredded(&fixture));
+    for (condition, offsets) in [
+        ("json_get_int(_payload, 'id') = 1000000000", vec!["50"]),
+        ("json_get_int(_payload, 'id') > 399", vec!["50"]),
+        ("_payload->>'name' = 'zoe'", vec!["50", "150"]),
+        ("_payload->>'name' IN ('bob', 'zoe')", vec!["50", "150"]),
+        ("json_get_int(_payload, 'id') IS NULL", vec!["150"]),
+        ("json_get_int(_payload, 'id') = 200", vec!["200"]),
+    ] {
+        let statement = format!("SELECT _offset FROM t WHERE {condition} ORDER BY 1");
+        assert_eq!(fixture.rows(&statement).await, offsets, "{condition}");
+    }
+}
