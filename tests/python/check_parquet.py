@@ -80,9 +80,9 @@ def check_shredded(files: list[str], expected: list[bytes], least: int) -> None:
     expect(len(rendered), len(expected), "a payload for each record")
     other = next((pair for pair in zip(rendered, expected) if pair[0] != pair[1]), None)
     expect(other, None, "the documented snippet renders the produced bytes")
-    (left_out,) = duckdb.sql(
+    [(left_out,)] = duckdb.sql(
         f"SELECT count(*) FROM read_parquet({files!r}) WHERE _payload IS NULL AND _template IS NOT NULL"
-    ).fetchone()
+    ).fetchall()
     expect(left_out >= least, True, f"{left_out} of {len(expected)} payloads are left out, at least {least} should be")
 
 
@@ -148,7 +148,8 @@ def check_stamps(files: list[str]) -> None:
 
 def main() -> None:
     sample = SAMPLE.read_bytes()
-    with serving("log.segment_bytes=400000", "cold.row_group_bytes=100000") as server:
+    # Without merging, since a stop may come between a merged file and the end of those it replaces.
+    with serving("log.segment_bytes=400000", "cold.row_group_bytes=100000", "cold.merge_bytes=0") as server:
         server.run("topic", "create", "plain", "--shred", "on")
         for choice, shown in [("default", False), ("off", True)]:
             server.run("topic", "alter", "plain", "--shred", choice)

@@ -47,7 +47,8 @@
 //! # Limits
 //!
 //! 256 columns a file, 8 levels of objects, keys of 128 bytes, payloads of 64 KiB, 256 templates or 256 KiB of them: what is beyond
-//! keeps its payload. A field that fewer than one in a hundred sampled payloads have gets no column. Memory is that of one slice of
+//! keeps its payload, and so do halves of surrogate pairs and numbers of more than 4096 digits in a `json` value, at which some readers
+//! stop. A field that fewer than one in a hundred sampled payloads have gets no column. Memory is that of one slice of
 //! rows, three times (payloads, columns, and payloads rendered for comparison), and the encoder's buffers for the columns.
 //!
 //! - **COL-24**: a row's payload is left out only after it was rendered from the very columns that are written, and was equal.
