@@ -19,10 +19,6 @@ use crate::cold_scan::store_url;
 use crate::yielding::YieldingJoins;
 use crate::{QueryConfig, QueryError};
 
-/// Spill files that a sort merges at a time. A merge takes some batches of memory for each, in no account until it runs: of very
-/// many at once it would fail where a second pass does not.
-const MERGED_FILES: usize = 16;
-
 pub(crate) fn runtime_env(
     log: &TieredLog,
     config: &QueryConfig,
@@ -35,8 +31,7 @@ pub(crate) fn runtime_env(
     };
     let disk = DiskManagerBuilder::default()
         .with_mode(spilling)
-        .with_max_temp_directory_size(config.spill_bytes)
-        .with_max_spill_merge_fan_in(MERGED_FILES);
+        .with_max_temp_directory_size(config.spill_bytes);
     let runtime = RuntimeEnvBuilder::new()
         .with_memory_pool(Arc::new(pool))
         .with_disk_manager_builder(disk)

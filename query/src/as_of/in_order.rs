@@ -307,7 +307,8 @@ mod tests {
             ] {
                 let total: usize = found.iter().sum();
                 let mut expected = vec![10; total / 10];
-                expected.extend((total % 10 > 0).then_some(total % 10));
+                let rest = total % 10;
+                expected.extend((rest > 0).then_some(rest));
                 assert_eq!(sizes(found, columns).await, expected, "{found:?} {columns}");
             }
         }
