@@ -50,6 +50,9 @@ pub(crate) struct Planner {
     topics: OnceLock<Arc<dyn TopicChanges>>,
 }
 
+/// What a statement changes, and who does it.
+type ChangeBy<'a> = (Change, &'a Arc<dyn TopicChanges>);
+
 /// A statement that was understood.
 pub(crate) struct Planned {
     /// Its catalog holds the snapshots, which pin what the query reads.
@@ -112,10 +115,7 @@ impl Planner {
     }
 
     /// What `query` changes, and who does it; `None` for one that does not change topics, or may not.
-    pub(crate) fn change(
-        &self,
-        query: &Query,
-    ) -> Result<Option<(Change, &Arc<dyn TopicChanges>)>, QueryError> {
+    pub(crate) fn change(&self, query: &Query) -> Result<Option<ChangeBy<'_>>, QueryError> {
         let Some(topics) = self.topics.get() else {
             return Ok(None);
         };
