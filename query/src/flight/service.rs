@@ -141,8 +141,8 @@ fn ipc_schema(schema: &Schema) -> Result<Bytes, Status> {
 
 fn read_only() -> Status {
     Status::invalid_argument(
-        "only CREATE TABLE, ALTER TABLE and DROP TABLE are updates, and records are produced over the native protocol: \
-         a statement that reads is executed as a query, which gives its rows for each row of values",
+        "only statements that read, CREATE TABLE, ALTER TABLE and DROP TABLE are allowed: records are produced over the native protocol; \
+         what reads is executed as a query, also for many rows of values",
     )
 }
 
