@@ -14,7 +14,12 @@ use super::store::Store;
 /// How often the flights are produced: ten million records of a year's flights.
 const TIMES: usize = 30;
 
-/// What is asked of `flights` here and of the files elsewhere: the same, in the words of each.
+/// The columns that the typed topic declares.
+const SCHEMA: &str = r#"{"format": "json", "columns": [
+    {"name": "carrier", "type": "string"}, {"name": "arr_delay", "type": "int64"}, {"name": "distance", "type": "int64"}
+]}"#;
+
+/// What is asked of a topic here and of its files elsewhere: the same, in the words of each.
 struct Question {
     name: &'static str,
     ours: &'static str,
@@ -39,29 +44,64 @@ const QUESTIONS: [Question; 3] = [
     },
 ];
 
+/// The same of a topic with declared columns.
+const TYPED: [Question; 3] = [
+    Question {
+        name: "count, sum of distances",
+        ours: "SELECT count(*), sum(distance) FROM flights",
+        elsewhere: "SELECT count(*), sum(distance) FROM files",
+    },
+    Question {
+        name: "records and delay by carrier",
+        ours: "SELECT carrier, count(*), avg(arr_delay) FROM flights GROUP BY 1",
+        elsewhere: "SELECT carrier, count(*), avg(arr_delay) FROM files GROUP BY 1",
+    },
+    Question {
+        name: "late flights of one carrier",
+        ours: "SELECT count(*) FROM flights WHERE carrier = 'UA' AND arr_delay > 60",
+        elsewhere: "SELECT count(*) FROM files WHERE carrier = 'UA' AND arr_delay > 60",
+    },
+];
+
 pub(crate) fn run() {
+    let shredded = produced(TopicConfig::default(), TIMES);
+    beside_others(&shredded, "fields of shredded payloads", &QUESTIONS);
+    let typed = TopicConfig {
+        schema: Some(SCHEMA.into()),
+        ..TopicConfig::default()
+    };
+    beside_others(&produced(typed, TIMES), "declared columns", &TYPED);
+    beside_payloads();
+}
+
+/// The flights so many times, cold, with a file each time.
+fn produced(config: TopicConfig, times: usize) -> Store {
     let store = Store::open();
     let config = TopicConfig {
         segment_bytes: Some(256 << 20),
-        ..TopicConfig::default()
+        ..config
     };
     store.create("flights", config);
     let set = data::flights();
-    let mut records = 0;
-    for _ in 0..TIMES {
-        records += store
-            .append("flights", set.payloads.iter().map(Vec::as_slice))
-            .records;
+    for _ in 0..times {
+        store.append("flights", set.payloads.iter().map(Vec::as_slice));
         store.cool("flights");
     }
+    store
+}
+
+/// Each question here, to DataFusion alone, and to DuckDB.
+fn beside_others(store: &Store, what: &str, questions: &[Question]) {
     let files = store.cold_files("flights");
+    let partition = store.partition("flights");
     println!(
-        "{records} records in {} files of {:.0} MB together; medians of {RUNS} runs in turn",
+        "{what}: {} records in {} files of {:.0} MB together; medians of {RUNS} runs in turn",
+        partition.bounds().high_watermark,
         files.len(),
-        megabytes(store.partition("flights").bounds().cold_bytes)
+        megabytes(partition.bounds().cold_bytes)
     );
-    let alone = alone(&store, &files);
-    for question in &QUESTIONS {
+    let alone = alone(store, &files);
+    for question in questions {
         let (ours, theirs) = in_turn(
             || assert!(store.rows(question.ours) > 0),
             || {
@@ -85,6 +125,43 @@ pub(crate) fn run() {
             )),
         );
     }
+}
+
+/// One question by JSON functions over whole payloads, by the same functions over shredded ones, and by declared columns.
+fn beside_payloads() {
+    const BY_PATH: &str = QUESTIONS[1].ours;
+    const BY_COLUMN: &str = TYPED[1].ours;
+    let topic = |shred_json, schema: Option<&str>| {
+        let config = TopicConfig {
+            shred_json: Some(shred_json),
+            schema: schema.map(Into::into),
+            ..TopicConfig::default()
+        };
+        produced(config, TIMES / 10)
+    };
+    let (whole, shredded, typed) = (
+        topic(false, None),
+        topic(true, None),
+        topic(false, Some(SCHEMA)),
+    );
+    let (payloads, fields) = in_turn(
+        || assert!(whole.rows(BY_PATH) > 0),
+        || assert!(shredded.rows(BY_PATH) > 0),
+    );
+    let (again, columns) = in_turn(
+        || assert!(whole.rows(BY_PATH) > 0),
+        || assert!(typed.rows(BY_COLUMN) > 0),
+    );
+    println!(
+        "{}, cold: by JSON functions over whole payloads {:.1} ms; over shredded ones {:.1} ms, {:.1} times as fast; by declared \
+         columns {:.1} ms, {:.1} times as fast as over whole payloads",
+        QUESTIONS[1].name,
+        payloads * 1e3,
+        fields * 1e3,
+        payloads / fields,
+        columns * 1e3,
+        again / columns,
+    );
 }
 
 /// The same files as a table of DataFusion, with as many threads.

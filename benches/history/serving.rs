@@ -78,8 +78,8 @@ fn replay() {
 
 fn freshness() {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    let server = Server::start(folder.path(), &[]);
-    server.run(&["topic", "create", "load", "--durability", "os"]);
+    let server = Server::start(folder.path(), &["log.durability=os"]);
+    server.run(&["topic", "create", "load"]);
     let mut load = server.spawn(&[
         "bench",
         "produce",
