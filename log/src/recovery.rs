@@ -395,6 +395,40 @@ fn to_usize(bytes: u64) -> io::Result<usize> {
     usize::try_from(bytes).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))
 }
 
+/// An index as it was read, with this header and nothing behind the entries that were kept.
+///
+/// What counts and has no entry yet is marked until it has; what was cut is vouched for no more. The file is not cut: it has room for
+/// the entries that are lacking, which a full disk would not give again. All of it is written, since entries that were read may be in
+/// the page cache alone (LOG-8).
+fn index_with(mut bytes: Vec<u8>, header: &[u8; HEADER_BYTES], kept: usize) -> Vec<u8> {
+    bytes.resize(bytes.len().max(HEADER_BYTES), 0);
+    bytes[..HEADER_BYTES].copy_from_slice(header);
+    bytes[kept..].fill(0);
+    bytes
+}
+
+/// Takes away what stands behind the frames that count.
+fn end_with_frames(
+    file: &Arc<dyn DiskFile>,
+    file_bytes: u64,
+    verdict: &Verdict,
+    path: &Path,
+) -> Result<(), DiskError> {
+    if file_bytes > verdict.end && !file_bytes.is_multiple_of(PAGE_BYTES) {
+        // No crash left it: it was cut from outside, somewhere in a frame. Its frames are made sure of before it ends with
+        // them, as if it had been closed in order (LOG-6).
+        let cut = file
+            .sync()
+            .and_then(|()| file.set_len(closed_bytes(verdict.end)));
+        cut.on("cut the torn tail of", path)?;
+    } else if file_bytes > verdict.end && !verdict.closed {
+        // What does not count must not be taken for frames by a later recovery. It is not cut off: a file that ends with its
+        // frames is believed to have been closed in order, with all of them on the disk (LOG-6), and these are not yet.
+        clear_tail(file, verdict.end, file_bytes).on("clear the torn tail of", path)?;
+    }
+    Ok(())
+}
+
 fn recover_unsealed(
     segment: &SegmentOnDisk<'_>,
     file: Arc<dyn DiskFile>,
@@ -431,18 +465,7 @@ fn recover_unsealed(
             kept => kept?,
         }
     }
-    if file_bytes > verdict.end && !file_bytes.is_multiple_of(PAGE_BYTES) {
-        // No crash left it: it was cut from outside, somewhere in a frame. Its frames are made sure of before it ends with
-        // them, as if it had been closed in order (LOG-6).
-        let cut = file
-            .sync()
-            .and_then(|()| file.set_len(closed_bytes(verdict.end)));
-        cut.on("cut the torn tail of", path)?;
-    } else if file_bytes > verdict.end && !verdict.closed {
-        // What does not count must not be taken for frames by a later recovery. It is not cut off: a file that ends with its
-        // frames is believed to have been closed in order, with all of them on the disk (LOG-6), and these are not yet.
-        clear_tail(&file, verdict.end, file_bytes).on("clear the torn tail of", path)?;
-    }
+    end_with_frames(&file, file_bytes, &verdict, path)?;
     let published = to_usize(verdict.end).on("map", path)?;
     if !verdict.closed {
         // After a failed fsync the kernel holds pages for clean that never reached the disk. What was just read from the
@@ -470,16 +493,11 @@ fn recover_unsealed(
     // Left as it is until a sound one takes its place: a crash from here on finds what this recovery found.
     let without = || (Arc::clone(&file), IndexState::Damaged);
     let (index_file, state) = match stored.filter(|_| index.damage.is_none()) {
-        Some((index_file, mut bytes)) => {
-            // What counts and has no entry yet is marked until it has; what was cut is vouched for no more. The file is not
-            // cut: it has room for the entries that are lacking, which a full disk would not give again. All of it is
-            // written, since entries that were read may be in the page cache alone (LOG-8).
+        Some((index_file, bytes)) => {
             let boot = boot_field(&disk.boot_id());
             let header = identity.marked_header(verdict.end, end_offset, &boot);
-            bytes.resize(bytes.len().max(HEADER_BYTES), 0);
-            bytes[..HEADER_BYTES].copy_from_slice(&header);
             let kept = HEADER_BYTES + entries * ENTRY_BYTES;
-            bytes[kept..].fill(0);
+            let bytes = index_with(bytes, &header, kept);
             match index_file.write_at(&bytes, 0).on("clear", &index_path) {
                 Err(error) if error.is_full() => without(),
                 written => {
