@@ -43,10 +43,8 @@ fn main() {
         .skip(1)
         .filter(|argument| !argument.starts_with('-'))
         .collect();
-    for unknown in asked
-        .iter()
-        .filter(|asked| PARTS.iter().all(|(name, _)| name != asked))
-    {
+    let is_unknown = |asked: &&String| PARTS.iter().all(|(name, _)| name != *asked);
+    if let Some(unknown) = asked.iter().find(is_unknown) {
         let names = PARTS.map(|(name, _)| name).join(", ");
         eprintln!("error: there is no part `{unknown}`; there are {names}");
         std::process::exit(2);

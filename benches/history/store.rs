@@ -74,7 +74,7 @@ impl Store {
         let partition = self.partition(topic);
         let mut appended = Appended::default();
         let mut frames = Vec::with_capacity(2 * APPEND_BYTES);
-        let mut number = partition.bounds().log_end_offset.0;
+        let first = partition.bounds().log_end_offset.0;
         let flush = |frames: &mut Vec<u8>| {
             if !frames.is_empty() {
                 let batch =
@@ -86,7 +86,7 @@ impl Store {
             frames.clear();
             bytes
         };
-        for payload in payloads {
+        for (number, payload) in (first..).zip(payloads) {
             let key = match number % 10 {
                 0 => format!("key-{}", number / 10),
                 _ => String::new(),
@@ -94,7 +94,6 @@ impl Store {
             Frame::record(FIRST_NS + number * STEP_NS, key.as_bytes(), payload)
                 .encode_into(&mut frames);
             appended.records += 1;
-            number += 1;
             if frames.len() >= APPEND_BYTES {
                 appended.frame_bytes += flush(&mut frames);
             }
