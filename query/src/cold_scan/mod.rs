@@ -2,6 +2,7 @@
 //! those that they store ([`columns`]).
 
 mod columns;
+mod footers;
 mod path;
 mod payload;
 mod shredded;
@@ -23,6 +24,7 @@ use object_store::ObjectMeta;
 use crate::prune::RowRange;
 use crate::topic_table::{Chosen, ScanRequest};
 use columns::TableColumns;
+use footers::ReadersInTurn;
 
 /// Under this name the runtime knows the store of cold files.
 pub(crate) fn store_url() -> Result<ObjectStoreUrl> {
@@ -87,8 +89,8 @@ pub(crate) fn plan(
     };
     let mut source = ParquetSource::new(table)
         .with_table_parquet_options(options)
-        .with_parquet_file_reader_factory(Arc::new(CachedParquetFileReaderFactory::new(
-            store, footers,
+        .with_parquet_file_reader_factory(Arc::new(ReadersInTurn::new(
+            CachedParquetFileReaderFactory::new(store, footers),
         )));
     if let Some(filter) = &request.filter {
         source = source.with_predicate(Arc::clone(filter));
