@@ -4,8 +4,9 @@
 //! partitions together: beyond it appends are refused as on a full disk, and admitted again as segments are released.
 //!
 //! - **COL-33**: an append that would take the hot bytes over the limit is refused before anything of it is stored. From three
-//!   quarters of the limit on, hot windows do not count: whatever is sealed is cooled, so that a limit below the sum of all hot
-//!   windows refuses nothing while the store keeps up.
+//!   quarters of the limit on, and from a refusal until an append is taken again, hot windows do not count: whatever is sealed is
+//!   cooled, so that a limit below the sum of all hot windows refuses nothing while the store keeps up, and a large append gets its
+//!   room however little is hot.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -86,13 +87,20 @@ impl Budget {
 
     /// Whether hot windows do not count for now.
     pub(crate) fn is_pressed(&self) -> bool {
+        self.refusing.load(Ordering::Relaxed) || self.is_nearly_full()
+    }
+
+    fn is_nearly_full(&self) -> bool {
         self.limit_bytes > 0 && self.hot_bytes.load(Ordering::Relaxed) > self.limit_bytes / 4 * 3
     }
 
     /// How large an active segment must be to be sealed under pressure, when nothing else can be cooled: among `partitions` of
-    /// them at least one is, or there would be no pressure.
+    /// them at least one is, if there is much in all. If there is little, an append was refused that needs even that room.
     pub(crate) fn seal_from_bytes(&self, partitions: usize) -> u64 {
-        (self.limit_bytes / 2 / (partitions.max(1) as u64)).max(1)
+        match self.is_nearly_full() {
+            true => (self.limit_bytes / 2 / (partitions.max(1) as u64)).max(1),
+            false => 1,
+        }
     }
 }
 

@@ -104,6 +104,43 @@ async fn a_limit_below_the_hot_window_refuses_nothing_while_the_store_keeps_up()
     }
 }
 
+/// What is hot may be far from the limit and still leave no room for a large append: it must be let in again, too.
+#[tokio::test]
+async fn an_append_of_any_size_that_the_limit_holds_is_taken_once_there_is_room() {
+    const LIMIT_BYTES: u64 = 64 << 10;
+    for segment_bytes in [8 << 10, 1 << 20] {
+        for large_records in [17_u64, 30, 60] {
+            let network = Network::new();
+            let setup = Setup {
+                hot_limit_bytes: LIMIT_BYTES,
+                segment_bytes,
+                ..setup(&network)
+            };
+            let fixture = setup.open().await;
+            let partition = fixture.partition();
+            // As much as leaves too little room.
+            let small_records = LIMIT_BYTES / (1024 + 29) - large_records + 1;
+            for _ in 0..small_records {
+                try_append(&partition).await.unwrap();
+            }
+            full_segments_are_sealed(&fixture, &partition).await;
+            let mut frames = Vec::new();
+            for _ in 0..large_records {
+                Frame::record(1, b"", &[b'x'; 1024]).encode_into(&mut frames);
+            }
+            let batch = FrameBatch::parse(&frames, &FrameLimits::default()).unwrap();
+            let refused = partition.append(&batch, Durability::Os).unwrap_err();
+            assert!(matches!(refused, AppendError::BudgetFull { .. }));
+            fixture.tiered.maintain().await;
+            let taken = partition.append(&batch, Durability::Os);
+            assert!(
+                taken.is_ok(),
+                "{large_records} records, segments of {segment_bytes}: {taken:?}"
+            );
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_failing_store_is_asked_little_and_less_and_less() {
     let network = Network::new();
