@@ -39,11 +39,17 @@ public final class Jdbc {
         expect(column(metadata.getImportedKeys(null, "public", "numbers"), "PKCOLUMN_NAME"), List.of(), "imported keys");
         expect(column(metadata.getExportedKeys(null, "public", "numbers"), "PKCOLUMN_NAME"), List.of(), "exported keys");
         expect(metadata.getDatabaseProductName().isEmpty(), false, "the server's name");
-        expect(metadata.isReadOnly(), true, "read only");
+        // Records cannot be changed, topics can.
+        expect(metadata.isReadOnly(), false, "read only");
     }
 
     private static void statements(Connection connection) throws SQLException {
         try (Statement statement = connection.createStatement()) {
+            statement.executeUpdate("CREATE TABLE made (n BIGINT)");
+            expect(rows(statement.executeQuery("SELECT count(*), max(n) FROM made")), List.of("0|null"), "a table made by a statement");
+            statement.executeUpdate("DROP TABLE made");
+            expectRefused(() -> rows(statement.executeQuery("SELECT * FROM made")), "not found");
+            expectRefused(() -> statement.executeUpdate("DELETE FROM numbers"), "only statements that read");
             expect(rows(statement.executeQuery("SELECT count(*), max(_offset) FROM numbers")), List.of("10|9"), "counts over hot and cold");
             try (ResultSet found = statement.executeQuery("SELECT _payload, _key, _timestamp FROM numbers WHERE _offset = 7")) {
                 expect(found.next(), true, "a row");
