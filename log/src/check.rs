@@ -11,7 +11,7 @@ use crate::error::{DiskError, OnDisk, OpenError};
 use crate::index::SegmentIdentity;
 use crate::journal::read_journal;
 use crate::log::{catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue};
-use crate::recovery::{Finding, SegmentNames, identity, judge, list_segments, load_index};
+use crate::recovery::{Finding, SegmentNames, judge, list_segments, load_index};
 use crate::segment::{index_path, segment_path};
 use crate::topic::TopicId;
 use crate::wal::{FoundRecord, read_wal};
@@ -189,7 +189,7 @@ fn check_partition(
                 what,
             });
         }
-        let identity = identity(topic_id, partition, base_offset);
+        let identity = SegmentIdentity::new(topic_id, partition, base_offset);
         let end = check_segment(disk, &path, identity, records, report)?;
         next_offset = next_offset.max(end);
     }

@@ -7,7 +7,7 @@
 //!
 //! Start with [`Log`] (a data folder), [`Partition`] (append, read, seal, release) and [`SegmentView`] (a pinned segment,
 //! for cooling and SQL). File formats are described where they are written: the frame in `basalt_proto`, the index in
-//! `index`, journals in `journal`, the reservation in `reserve`. Invariants LOG-1 to LOG-12 stand in the modules that
+//! `index`, journals in `journal`, the reservation in `reserve`. Invariants LOG-1 to LOG-14 stand in the modules that
 //! keep them.
 #![deny(unsafe_code)]
 

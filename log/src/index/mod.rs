@@ -86,6 +86,14 @@ pub(crate) fn boot_field(boot_id: &str) -> BootField {
 }
 
 impl SegmentIdentity {
+    pub(crate) fn new(topic_id: TopicId, partition: PartitionId, base_offset: Offset) -> Self {
+        Self {
+            topic_id,
+            partition,
+            base_offset,
+        }
+    }
+
     /// The file's header, with no published mark.
     pub(crate) fn header(&self) -> [u8; HEADER_BYTES] {
         let mut header = [0; HEADER_BYTES];

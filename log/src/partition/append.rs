@@ -8,7 +8,7 @@ use basalt_proto::{FrameBatch, Offset};
 use super::{Appended, Partition, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
 use crate::error::{AppendError, DiskError, OnDisk};
-use crate::recovery::identity;
+use crate::index::SegmentIdentity;
 use crate::reserve::MAX_OFFSET;
 use crate::segment::{Active, Prepared, frame_lengths, young_index_path};
 
@@ -291,7 +291,7 @@ impl Partition {
         let Some(prepared) = state.prepared.take_if(fits) else {
             return self.create_segment(base_offset, first_bytes);
         };
-        let identity = identity(self.topic_id, self.id, base_offset);
+        let identity = SegmentIdentity::new(self.topic_id, self.id, base_offset);
         let disk = self.shared.disk.as_ref();
         let block_bytes = self.shared.config.block_bytes;
         let mut segment = prepared
@@ -312,7 +312,7 @@ impl Partition {
         first_bytes: u64,
     ) -> Result<Active, DiskError> {
         let config = &self.shared.config;
-        let identity = identity(self.topic_id, self.id, base_offset);
+        let identity = SegmentIdentity::new(self.topic_id, self.id, base_offset);
         let disk = self.shared.disk.as_ref();
         Active::create(
             disk,

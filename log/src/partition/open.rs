@@ -14,8 +14,9 @@ use super::{Partition, Progress, State, Unsealed};
 use crate::config::{TopicConfig, TopicDurability};
 use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
+use crate::index::SegmentIdentity;
 use crate::recovery::{
-    Finding, IndexState, RecoveredSegment, SegmentNames, SegmentOnDisk, identity, list_segments,
+    Finding, IndexState, RecoveredSegment, SegmentNames, SegmentOnDisk, list_segments,
     recover_segment,
 };
 use crate::reserve::{self, Reserved};
@@ -226,7 +227,7 @@ impl Opening<'_> {
             .filter(|base_offset| newest.is_none_or(|newest| *base_offset > newest))
             .collect();
         for base_offset in &lost {
-            let identity = identity(self.spec.topic_id, self.spec.id, *base_offset);
+            let identity = SegmentIdentity::new(self.spec.topic_id, self.spec.id, *base_offset);
             Active::create(
                 disk,
                 &self.spec.dir,
@@ -264,7 +265,7 @@ impl Opening<'_> {
         let segment = SegmentOnDisk {
             disk,
             path,
-            identity: identity(self.spec.topic_id, self.spec.id, base_offset),
+            identity: SegmentIdentity::new(self.spec.topic_id, self.spec.id, base_offset),
             seal_bytes: self.seal_bytes(),
             block_bytes: self.shared.config.block_bytes,
             now_ns: self.shared.clock.now_ns(),
