@@ -10,7 +10,9 @@ use crate::disk::Disk;
 use crate::error::{DiskError, OnDisk, OpenError};
 use crate::index::SegmentIdentity;
 use crate::journal::read_journal;
-use crate::log::{catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue};
+use crate::log::{
+    catalogue_path, groups_path, lock_data_dir, partition_dir, replay_catalogue, topics_dir,
+};
 use crate::recovery::{Finding, SegmentNames, judge, list_segments, load_index};
 use crate::segment::{index_path, segment_path};
 use crate::topic::TopicId;
@@ -119,7 +121,7 @@ impl<'a> CheckedFolder<'a> {
             )?;
         }
         report.topics = names.len() as u64;
-        let topics_dir = self.data_dir.join("topics");
+        let topics_dir = topics_dir(&self.data_dir);
         for name in self.disk.list(&topics_dir).on("list", &topics_dir)? {
             if !names.contains(&name) {
                 let what = "the catalogue knows no topic of this name".to_owned();
