@@ -7,8 +7,7 @@
 //! Appends larger than [`Wal::largest_record`] are not written twice: their segment is synced instead.
 //!
 //! Files `<data>/wal/<number>.wal`, written from their start and used again from their start once every partition named in
-//! them was synced in its own segments. All but the first are filled with zeros ahead: the sync of blocks that were written
-//! before needs no commit of the file system's journal. They grow with the load, from [`MIN_FILE_BYTES`] on. Big-endian:
+//! them was synced in its own segments (`files`, LOG-14). Big-endian:
 //!
 //! | at | bytes | field |
 //! |---|---|---|
@@ -35,37 +34,32 @@
 //!
 //! - **LOG-13**: a group is written only after the one before it is durable, and a partition's record begins where its
 //!   durable frames end. So whatever stands before a record of a partition was durable when it was written.
-//! - **LOG-14**: a file is used again only once the frames of all its records are durable in their segments, with their
-//!   index entries. Replaying a record twice, or one whose segment has gone on since, changes nothing.
 
 use std::collections::VecDeque;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::disk::{Disk, DiskFile};
+use crate::disk::Disk;
 use crate::error::{DiskError, OnDisk};
-use crate::partition::Partition;
 
+mod files;
+mod group;
 mod record;
 mod replay;
 
+use files::WalFile;
+pub(crate) use group::Group;
 pub(crate) use record::{FoundRecord, RECORD_HEADER_BYTES, RecordHeader};
 pub(crate) use replay::{Replay, read_wal};
 use replay::{file_header, wal_dir, wal_paths};
 
 const MAGIC: &[u8; 8] = b"BSLTWAL1";
 const FILE_HEADER_BYTES: usize = 64;
-/// Files are this large at most.
-const MAX_FILE_BYTES: u64 = 16 << 20;
-/// The first file, so that a small disk holds it.
-const MIN_FILE_BYTES: u64 = 1 << 20;
 /// A file that knows of so many partitions is full: their files stay open until a checkpoint has synced them.
 const MOST_PARTITIONS: usize = 2048;
-/// A new file takes at most this part of what is free.
-const SHARE_OF_FREE: u64 = 16;
 /// What is larger is cheaper to sync in its segment than to write twice.
 const MAX_RECORD_BYTES: u64 = 256 << 10;
 
@@ -94,89 +88,6 @@ struct WalState {
     spare_tried: bool,
     /// That no file could be made was said.
     warned: bool,
-}
-
-/// One file.
-#[derive(Debug)]
-pub(crate) struct WalFile {
-    path: PathBuf,
-    file: Arc<dyn DiskFile>,
-    capacity: u64,
-    sequence: u64,
-    position: u64,
-    /// The partitions that have records in it.
-    partitions: Vec<Weak<Partition>>,
-}
-
-impl WalFile {
-    pub(crate) fn file(&self) -> &dyn DiskFile {
-        self.file.as_ref()
-    }
-
-    /// The partitions that must be synced in their segments before it may be used again.
-    pub(crate) fn partitions(&self) -> Vec<Arc<Partition>> {
-        self.partitions.iter().filter_map(Weak::upgrade).collect()
-    }
-}
-
-/// Whether a new file's blocks are written ahead.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Filled {
-    Yes,
-    No,
-}
-
-/// What a group leaves behind it.
-#[derive(Debug, Default)]
-pub(crate) struct Group {
-    bytes: Vec<u8>,
-    sequence: u64,
-    partitions: Vec<Weak<Partition>>,
-}
-
-impl Group {
-    /// Bytes it takes so far.
-    pub(crate) fn len(&self) -> u64 {
-        self.bytes.len() as u64
-    }
-
-    /// Adds the record of `bytes` bytes of frames, which `read` reads.
-    ///
-    /// # Errors
-    /// That of `read`: nothing was added.
-    pub(crate) fn push(
-        &mut self,
-        header: &RecordHeader,
-        bytes: u64,
-        read: impl FnOnce(&mut [u8]) -> io::Result<()>,
-    ) -> io::Result<()> {
-        let frames_bytes = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        let start = self.bytes.len();
-        let frames_start = start + RECORD_HEADER_BYTES;
-        self.bytes.resize(frames_start + frames_bytes, 0);
-        if let Err(error) = read(&mut self.bytes[frames_start..]) {
-            self.bytes.truncate(start);
-            return Err(error);
-        }
-        let encoded = header.encode(self.sequence, &self.bytes[frames_start..]);
-        self.bytes[start..frames_start].copy_from_slice(&encoded);
-        Ok(())
-    }
-
-    /// Drops what was added since it took `bytes`.
-    pub(crate) fn cut(&mut self, bytes: u64) {
-        self.bytes
-            .truncate(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-
-    /// Has the file remember the partition.
-    pub(crate) fn touch(&mut self, partition: Weak<Partition>) {
-        self.partitions.push(partition);
-    }
-
-    pub(crate) fn sequence(&self) -> u64 {
-        self.sequence
-    }
 }
 
 impl Wal {
@@ -221,34 +132,6 @@ impl Wal {
             state: Mutex::new(state),
         };
         Ok((wal, replay))
-    }
-
-    /// Every partition was recovered: what the files held is in the segments, durably, but for what is `unproven` there.
-    pub(crate) fn release_all(&self, unproven: &[Weak<Partition>]) {
-        let mut state = self.state.lock();
-        if !unproven.is_empty() {
-            for file in &mut state.full {
-                file.partitions = unproven.to_vec();
-            }
-            return;
-        }
-        let files = std::mem::take(&mut state.full);
-        // One that was cut off in the making is not worth keeping.
-        let (kept, small): (VecDeque<_>, VecDeque<_>) = files
-            .into_iter()
-            .partition(|file| file.capacity >= self.smallest_file());
-        state.spare.extend(kept);
-        for file in small {
-            self.remove(&mut state, &file);
-        }
-    }
-
-    fn largest_file(&self) -> u64 {
-        MAX_FILE_BYTES.min(self.max_bytes / 4)
-    }
-
-    fn smallest_file(&self) -> u64 {
-        MIN_FILE_BYTES.min(self.max_bytes / 4)
     }
 
     /// The most bytes of frames that one record may have.
@@ -301,110 +184,6 @@ impl Wal {
         Some(group)
     }
 
-    /// Makes the file that comes after the current one, if there is none, for the thread that commits to find it ready.
-    pub(crate) fn make_spare(&self) {
-        let (path, capacity) = {
-            let mut state = self.state.lock();
-            if !self.wants_spare(&state) {
-                return;
-            }
-            let Some(place) = self.next_place(&mut state) else {
-                return;
-            };
-            state.spare_tried = true;
-            place
-        };
-        let made = self.create(&path, capacity, Filled::Yes);
-        let mut state = self.state.lock();
-        let made = self.note_made(&mut state, made, &path, capacity);
-        state.spare.extend(made);
-    }
-
-    fn wants_spare(&self, state: &WalState) -> bool {
-        let Some(next) = self.next_capacity(state) else {
-            return false;
-        };
-        // Up to half of what there may be each file makes a larger one, so that a busy log has few checkpoints.
-        let grows = state.bytes + next <= self.max_bytes / 2;
-        state.current.is_some() && !state.spare_tried && (grows || state.spare.is_empty())
-    }
-
-    /// Files grow as more of them were needed; `None` when there is no room for another.
-    fn next_capacity(&self, state: &WalState) -> Option<u64> {
-        let capacity = state.bytes.clamp(self.smallest_file(), self.largest_file());
-        // Where there is little room it is for records.
-        let data_dir = self.dir.parent().unwrap_or(&self.dir);
-        let affordable = self.disk.free_bytes(data_dir) / SHARE_OF_FREE;
-        (state.bytes + capacity <= self.max_bytes && capacity <= affordable).then_some(capacity)
-    }
-
-    /// The path and size of a new file, which counts from now on.
-    fn next_place(&self, state: &mut WalState) -> Option<(PathBuf, u64)> {
-        let capacity = self.next_capacity(state)?;
-        let path = self.dir.join(format!("{}.wal", state.next_number));
-        state.next_number += 1;
-        state.bytes += capacity;
-        Some((path, capacity))
-    }
-
-    fn create_file(&self, state: &mut WalState) -> Option<WalFile> {
-        let (path, capacity) = self.next_place(state)?;
-        let made = self.create(&path, capacity, Filled::No);
-        self.note_made(state, made, &path, capacity)
-    }
-
-    /// A new file, or the word that there is none.
-    fn note_made(
-        &self,
-        state: &mut WalState,
-        made: Result<WalFile, DiskError>,
-        path: &Path,
-        capacity: u64,
-    ) -> Option<WalFile> {
-        match made {
-            Ok(file) => {
-                state.warned = false;
-                Some(file)
-            }
-            Err(error) => {
-                if !std::mem::replace(&mut state.warned, true) {
-                    tracing::warn!(%error, source = %error.source, "the write-ahead log gets no further file: segments are synced one by one");
-                }
-                state.bytes -= capacity;
-                // Ignored: the error that counts is the first one.
-                let _ = self.disk.remove_file(path);
-                None
-            }
-        }
-    }
-
-    fn create(&self, path: &Path, capacity: u64, filled: Filled) -> Result<WalFile, DiskError> {
-        self.disk
-            .create_dir_all(&self.dir)
-            .on("create", &self.dir)?;
-        let file = self.disk.create(path).on("create", path)?;
-        file.allocate(capacity).on("grow", path)?;
-        let zeros = [0; 64 << 10];
-        let mut at = if filled == Filled::Yes { 0 } else { capacity };
-        while at < capacity {
-            let some = usize::try_from(capacity - at)
-                .unwrap_or(zeros.len())
-                .min(zeros.len());
-            file.write_at(&zeros[..some], at).on("fill", path)?;
-            at += some as u64;
-        }
-        file.sync().on("sync", path)?;
-        self.disk.sync_dir(&self.dir).on("sync", &self.dir)?;
-        Ok(WalFile {
-            path: path.to_owned(),
-            file,
-            capacity,
-            sequence: 0,
-            position: 0,
-            partitions: Vec::new(),
-        })
-    }
-
     /// Writes a group and syncs it: its records are durable on return.
     ///
     /// # Errors
@@ -441,37 +220,6 @@ impl Wal {
     pub(crate) fn wants_checkpoint(&self) -> bool {
         let state = self.state.lock();
         !state.full.is_empty() || self.wants_spare(&state)
-    }
-
-    /// The oldest full file, for its partitions to be synced.
-    pub(crate) fn take_full(&self) -> Option<WalFile> {
-        self.state.lock().full.pop_front()
-    }
-
-    /// Takes a file back that is still needed, until the current one is full, too.
-    pub(crate) fn keep(&self, file: WalFile) {
-        self.state.lock().stuck.push(file);
-    }
-
-    /// Takes a file back whose partitions were synced (LOG-14). Small ones make room for larger ones.
-    pub(crate) fn recycle(&self, file: WalFile) {
-        let mut state = self.state.lock();
-        let is_usable = file.capacity >= self.smallest_file();
-        let is_wanted = file.capacity >= self.largest_file() || state.bytes < self.max_bytes / 2;
-        if is_usable && is_wanted {
-            state.spare.push_back(file);
-        } else {
-            self.remove(&mut state, &file);
-        }
-    }
-
-    fn remove(&self, state: &mut WalState, file: &WalFile) {
-        match self.disk.remove_file(&file.path) {
-            Ok(()) => state.bytes -= file.capacity,
-            Err(error) => {
-                tracing::warn!(path = %file.path.display(), %error, "a file of the write-ahead log was not removed");
-            }
-        }
     }
 
     /// Says that nothing in the files is needed, by sequence numbers that no record has: every partition was closed in order.
