@@ -19,7 +19,7 @@ use crate::value::{Misfit, Slot, Value};
 
 /// Which version of the computation this is. A change of what any payload becomes raises it, so that columns that were stored before
 /// are computed anew.
-pub const DECODING: u32 = 1;
+pub const DECODING: u32 = 2;
 
 /// Makes columns of payloads, a row each.
 #[derive(Debug)]

@@ -39,10 +39,22 @@ impl Node {
 
     /// The child that a place in a list leads to.
     pub(crate) fn item(&self, index: usize) -> Option<NodeId> {
-        let is_index = |name: &str| name.parse() == Ok(index) && !name.starts_with('+');
-        let found = self.children.iter().find(|(name, _)| is_index(name))?;
+        let found = self
+            .children
+            .iter()
+            .find(|(name, _)| place(name) == Some(index))?;
         Some(found.1)
     }
+
+    /// Whether a step that leads on may be a place in a list.
+    pub(crate) fn leads_into_lists(&self) -> bool {
+        self.children.iter().any(|(name, _)| place(name).is_some())
+    }
+}
+
+/// The place in a list that a step is, if it is one.
+fn place(step: &str) -> Option<usize> {
+    step.parse().ok().filter(|_| !step.starts_with('+'))
 }
 
 #[derive(Debug)]

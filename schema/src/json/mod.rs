@@ -37,7 +37,12 @@ pub(crate) fn read<'a>(
     };
     let peek = reader.jiter.peek().map_err(syntax)?;
     let root = tree.node(ROOT);
-    if root.columns.is_empty() && peek != Peek::Object && peek != Peek::Array {
+    let is_read = match peek {
+        Peek::Object => true,
+        Peek::Array => root.leads_into_lists(),
+        _ => false,
+    };
+    if root.columns.is_empty() && !is_read {
         reader.jiter.known_skip(peek).map_err(syntax)?;
         reader.jiter.finish().map_err(syntax)?;
         return Err(Misfit::new("the payload is no object"));
