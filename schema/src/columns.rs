@@ -22,7 +22,7 @@ pub(crate) fn check_column_name(name: &str) -> Result<(), String> {
             "`{name}`: names that begin with _ are the server's own; take another one, and `{name}` as its path"
         ));
     }
-    match name.starts_with("payload.") {
+    match is_shredded_name(name) {
         true => Err(format!(
             "`{name}`: names that begin with `payload.` are those of shredded payloads in cold files"
         )),
@@ -30,7 +30,12 @@ pub(crate) fn check_column_name(name: &str) -> Result<(), String> {
     }
 }
 
-/// Whether two columns cannot be told apart by every reader of Parquet.
+/// Whether a shredded column may have this name, for readers that do not tell the cases apart.
+fn is_shredded_name(name: &str) -> bool {
+    name.to_lowercase().starts_with("payload.")
+}
+
+/// Whether two columns, or two fields of a struct, cannot be told apart by every reader of Parquet.
 pub(crate) fn same_name(a: &str, b: &str) -> bool {
     a.to_lowercase() == b.to_lowercase()
 }
@@ -75,7 +80,7 @@ impl Proposal {
             .filter(|c| !c.is_control())
             .take(48)
             .collect();
-        let plain = match plain.is_empty() || plain.starts_with("payload.") {
+        let plain = match plain.is_empty() || is_shredded_name(&plain) {
             true => format!("field_{plain}"),
             false => plain,
         };
@@ -107,7 +112,17 @@ mod tests {
     #[test]
     fn every_field_gets_a_name_of_its_own() {
         let mut proposal = Proposal::default();
-        for field in ["id", "_id", "ID", "_", "payload.x", "", "_payload"] {
+        for field in [
+            "id",
+            "_id",
+            "ID",
+            "_",
+            "payload.x",
+            "",
+            "_payload",
+            "PayLoad.y",
+            "_Payload.z",
+        ] {
             proposal.push(field, Some(ColumnType::Int64));
         }
         let columns = proposal.finish().unwrap();
@@ -121,7 +136,9 @@ mod tests {
                 "field_",
                 "field_payload.x",
                 "field__2",
-                "payload"
+                "payload",
+                "field_PayLoad.y",
+                "field_Payload.z"
             ]
         );
         assert!(names.iter().all(|name| check_column_name(name).is_ok()));

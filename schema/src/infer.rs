@@ -1,6 +1,6 @@
 //! A schema for payloads that have none.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use jiter::JsonValue as Json;
 
@@ -207,9 +207,11 @@ impl Shape {
 
     fn struct_type(&self, nesting: usize) -> ColumnType {
         let is_named = |name: &String| crate::types::check_name(name).is_ok();
+        let names: HashSet<_> = self.order.iter().map(|name| name.to_lowercase()).collect();
         if self.order.is_empty()
             || self.order.len() > MAX_FIELDS
             || !self.order.iter().all(is_named)
+            || names.len() < self.order.len()
         {
             return ColumnType::Json;
         }

@@ -12,7 +12,7 @@ use crate::framing::Framing;
 use crate::path::Path;
 use crate::protobuf::{self, Protobuf};
 use crate::tree::Tree;
-use crate::types::ColumnType;
+use crate::types::{ColumnType, fields_of_one_name};
 
 pub use crate::columns::Column;
 
@@ -384,6 +384,15 @@ fn check_columns(columns: &[Column], encoding: &Encoding) -> Result<(), SchemaEr
                 format!("columns[{index}].name"),
                 format!(
                     "`{}` is the name of columns[{twin}] too (case aside)",
+                    column.name
+                ),
+            ));
+        }
+        if let Some((first, second)) = fields_of_one_name(&column.data_type) {
+            return Err(SchemaError::field(
+                format!("columns[{index}].type"),
+                format!(
+                    "the fields `{first}` and `{second}` of a struct have one name, case aside (column `{}`)",
                     column.name
                 ),
             ));

@@ -1,5 +1,6 @@
 //! The types of columns, and how they are written: `int64`, `decimal(10, 2)`, `list<struct<sku: string, n: int32>>`.
 
+use std::collections::HashMap;
 use std::fmt::{Display, Formatter};
 use std::sync::Arc;
 
@@ -163,6 +164,24 @@ impl ColumnType {
             Self::Struct(fields) => fields.iter().any(|field| field.data_type.holds_json()),
             _ => false,
         }
+    }
+}
+
+/// Two fields of one struct that cannot be told apart by every reader of Parquet, anywhere in the type.
+///
+/// Types are not refused for it where they are read: cold files and manifests name such ones.
+pub(crate) fn fields_of_one_name(data_type: &ColumnType) -> Option<(&str, &str)> {
+    match data_type {
+        ColumnType::List(item) => fields_of_one_name(item),
+        ColumnType::Struct(fields) => {
+            let mut names = HashMap::with_capacity(fields.len());
+            fields.iter().find_map(|field| {
+                let twin = names.insert(field.name.to_lowercase(), field.name.as_str());
+                twin.map(|twin| (twin, field.name.as_str()))
+                    .or_else(|| fields_of_one_name(&field.data_type))
+            })
+        }
+        _ => None,
     }
 }
 

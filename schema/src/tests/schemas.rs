@@ -53,6 +53,21 @@ fn what_is_wrong_with_a_schema_is_named() {
             "columns[1].name: `A` is the name of columns[0]",
         ),
         (
+            columns(r#"{"name":"Payload.x","type":"int8"}"#),
+            "columns[0].name: `Payload.x`",
+        ),
+        (
+            columns(r#"{"name":"s","type":"list<struct<b: struct<a: int8, \"A\": int8>>>"}"#),
+            "columns[0].type: the fields `a` and `A`",
+        ),
+        (
+            refused(
+                r#"{"format":"avro","avro":{"schema":{"type":"record","name":"R","fields":[{"name":"s","type":
+                {"type":"record","name":"S","fields":[{"name":"a","type":"int"},{"name":"A","type":"int"}]}}]}}}"#,
+            ),
+            "the fields `a` and `A`",
+        ),
+        (
             refused(r#"{"format":"raw","columns":[{"name":"a","type":"int8"}]}"#),
             "has none",
         ),
@@ -131,7 +146,7 @@ fn a_proposed_schema_fits_what_it_was_proposed_for() {
 
     let payloads = [
         r#"{"id":1,"_id":"x","at":"2024-05-06T07:08:09.5Z","day":"2024-05-06","price":1,"tags":[],"user":{"name":"a","age":null},"mixed":1,"never":null}"#,
-        r#"{"id":-2,"price":2.5,"tags":["a",null],"user":{"name":"b","age":5},"mixed":"one","big":18446744073709551615,"more":true}"#,
+        r#"{"id":-2,"price":2.5,"tags":["a",null],"user":{"name":"b","age":5},"mixed":"one","big":18446744073709551615,"more":true,"cased":{"a":1,"A":2}}"#,
         "not JSON",
         "[1]",
     ];
@@ -159,6 +174,7 @@ fn a_proposed_schema_fits_what_it_was_proposed_for() {
             "never json",
             "big uint64",
             "more bool",
+            "cased json",
         ]
     );
     assert_eq!(schema.format(), Format::Json);
