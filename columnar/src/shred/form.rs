@@ -85,7 +85,8 @@ impl Form {
         }
     }
 
-    /// Reads the value that begins at `at`, and says where it ends; `None` unless it would be rendered as it stands there.
+    /// Reads the value that begins at `at`, and says where it ends; `None` unless it would be rendered as it stands there, and is to
+    /// the JSON functions what the column holds.
     pub(super) fn read(
         self,
         payload: &str,
@@ -123,7 +124,9 @@ impl Form {
                 self.write_double(value, &mut room).ok()?;
                 let unused = room.len();
                 let same = again.get(..again.len() - unused) == Some(text.as_bytes());
-                same.then_some((Leaf::Double(value), end))
+                // Without a fraction it is a whole number to who reads the payload, and these have no `-0`.
+                let is_other = self == Self::DoubleShort && text == "-0";
+                (same && !is_other).then_some((Leaf::Double(value), end))
             }
             Self::Decimal(scale) => {
                 let end = scan::number_end(bytes, at);
