@@ -33,7 +33,7 @@
 //! | `int` | Int64 | decimal digits, `-` before them |
 //! | `uint` | UInt64 | the same |
 //! | `double` | Float64 | the fewest digits that give this value back, with a fraction or an exponent: `1.0`, `0.1`, `1e16` |
-//! | `double_short` | Float64 | the same without an exponent, and without `.0`: `1` |
+//! | `double_short` | Float64 | the same without an exponent, and without `.0`: `1`; never `-0` |
 //! | `{"decimal":2}` | Decimal(18, 2) | always as many digits behind the point, 1 to 9: `12.50`, `-0.01` |
 //! | `string` | Utf8 | in quotes; `"` and `\` behind `\`; `\b \f \n \r \t`; other control characters as `\u001f` |
 //! | `ascii_string` | Utf8 | the same, and every character above `~` as `\u00e9`, beyond U+FFFF as a surrogate pair |
@@ -47,9 +47,10 @@
 //! # Limits
 //!
 //! 256 columns a file, 8 levels of objects, keys of 128 bytes, payloads of 64 KiB, 256 templates or 256 KiB of them: what is beyond
-//! keeps its payload, and so do halves of surrogate pairs and numbers of more than 4096 digits in a `json` value, at which some readers
-//! stop. A field that fewer than one in a hundred sampled payloads have gets no column. Memory is that of one slice of
-//! rows, three times (payloads, columns, and payloads rendered for comparison), and the encoder's buffers for the columns.
+//! keeps its payload, and so do halves of surrogate pairs, numbers of more than 4096 digits in a `json` value and values of more than
+//! 200 levels, at which some readers stop, and a `-0` where a column holds numbers, which some read as 0 and some as -0.0. A field that
+//! fewer than one in a hundred sampled payloads have gets no column. Memory is that of one slice of rows, three times (payloads,
+//! columns, and payloads rendered for comparison), and the encoder's buffers for the columns.
 //!
 //! - **COL-24**: a row's payload is left out only after it was rendered from the very columns that are written, and was equal.
 //! - **COL-25**: rendering is checked: a file whose templates, columns or types contradict each other is refused, never guessed at.

@@ -67,6 +67,34 @@ pub(super) fn value_end(bytes: &[u8], at: usize) -> Option<usize> {
     }
 }
 
+/// Whether a well-formed value nests at most so many levels deep.
+pub(super) fn nests_within(value: &[u8], levels: usize) -> bool {
+    // Both ends of a level take a byte.
+    if value.len() / 2 <= levels {
+        return true;
+    }
+    let (mut at, mut depth) = (0, 0_usize);
+    while let Some(byte) = value.get(at) {
+        match byte {
+            b'"' => match string_end(value, at) {
+                Some(end) => {
+                    at = end;
+                    continue;
+                }
+                None => return false,
+            },
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > levels {
+            return false;
+        }
+        at += 1;
+    }
+    true
+}
+
 /// The key whose opening quote is at `at`, as it stands between its quotes, and where its value begins. `None` for keys that are not
 /// shredded: escaped, long, or with control characters.
 pub(super) fn key(payload: &str, at: usize) -> Option<(&str, usize)> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::form::Leaf;
+use super::form::{Form, Leaf};
 use super::infer::Tree;
 use super::scan::{self, After};
 use super::{MAX_DEPTH, ShreddedColumn};
@@ -12,6 +12,9 @@ use super::{MAX_DEPTH, ShreddedColumn};
 /// Templates of a file, and bytes of text in them.
 const MAX_TEMPLATES: usize = 256;
 const MAX_TEXT_BYTES: usize = 256 << 10;
+/// Levels of a field's value that the JSON functions read, or pass over on their way to another field: behind a deeper one they find
+/// nothing.
+pub(super) const MAX_NESTING: usize = 200;
 
 /// A piece of a template.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -80,10 +83,16 @@ impl Template {
                     }
                     at += text.len();
                 }
-                Part::Column(column) => {
-                    let form = columns.get(*column as usize)?.form;
-                    let (leaf, end) = form.read(payload, at, &mut values.unescaped)?;
-                    values.leaves.push((*column, leaf));
+                Part::Column(number) => {
+                    let column = columns.get(*number as usize)?;
+                    let (leaf, end) = column.form.read(payload, at, &mut values.unescaped)?;
+                    // Who passes over an object counts the levels above the value, too.
+                    let levels = MAX_NESTING.saturating_sub(column.path.len().saturating_sub(1));
+                    let text = payload.as_bytes().get(at..end)?;
+                    if column.form == Form::Json && !scan::nests_within(text, levels) {
+                        return None;
+                    }
+                    values.leaves.push((*number, leaf));
                     at = end;
                 }
             }

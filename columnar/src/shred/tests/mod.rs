@@ -2,7 +2,9 @@
 
 mod columns;
 mod damage;
+mod depth;
 mod fuzzed;
+mod readers;
 mod rows;
 
 use arrow::array::{Array, AsArray};
