@@ -156,6 +156,17 @@ impl ColumnType {
         }
     }
 
+    /// What a value counts as among a payload's list items: itself, and each field of its structs, there or NULL.
+    pub(crate) fn weight(&self) -> usize {
+        match self {
+            Self::Struct(fields) => {
+                let fields = fields.iter().map(|field| field.data_type.weight());
+                1 + fields.sum::<usize>()
+            }
+            _ => 1,
+        }
+    }
+
     /// Whether the type or one inside it is JSON text.
     pub(crate) fn holds_json(&self) -> bool {
         match self {

@@ -4,8 +4,30 @@ use std::borrow::Cow;
 
 use crate::types::ColumnType;
 
-/// List items in one payload, at most: they take more memory than bytes of the payload.
+/// List items in one payload, at most, the fields of structs among them counted: they take more memory than bytes of the payload.
 pub(crate) const MAX_LIST_ITEMS: usize = 1_000_000;
+/// Bytes of text that count as an item where a payload has them only by number.
+const TEXT_BYTES_AN_ITEM: usize = 64;
+
+/// What the lists of one payload's columns hold so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ListItems(usize);
+
+impl ListItems {
+    /// Lets `count` more items through, of which each counts as `weight`, if there is room for them.
+    pub(crate) fn add(&mut self, count: usize, weight: usize) -> Result<(), Misfit> {
+        self.0 = self.0.saturating_add(count.saturating_mul(weight));
+        match self.0 > MAX_LIST_ITEMS {
+            true => Err(Misfit(format!("more than {MAX_LIST_ITEMS} list items"))),
+            false => Ok(()),
+        }
+    }
+
+    /// The same for the name of an enum's value, which the schema has and the payload has not.
+    pub(crate) fn add_symbol(&mut self, symbol: &str) -> Result<(), Misfit> {
+        self.add(symbol.len() / TEXT_BYTES_AN_ITEM, 1)
+    }
+}
 
 /// A value that fits its column's type.
 #[derive(Debug, Clone, PartialEq)]

@@ -196,6 +196,7 @@ impl AvroType {
     pub(super) fn is_empty(&self) -> bool {
         match self {
             Self::Null | Self::Fixed(0) => true,
+            Self::Decimal { fixed, .. } => *fixed == Some(0),
             Self::Record(fields) => fields.iter().all(|(_, field)| field.is_empty()),
             _ => false,
         }

@@ -7,7 +7,7 @@ use crate::convert::{Scalar, fit};
 use crate::framing::zigzag;
 use crate::tree::{NodeId, ROOT, Tree};
 use crate::types::ColumnType;
-use crate::value::{MAX_LIST_ITEMS, Misfit, Slot, Value};
+use crate::value::{ListItems, Misfit, Slot, Value};
 
 /// Reads `datum` into `row`, whose columns have these types and the paths of `tree`.
 pub(super) fn read<'a>(
@@ -19,7 +19,7 @@ pub(super) fn read<'a>(
 ) -> Result<(), Misfit> {
     let mut reader = Reader {
         rest: datum,
-        list_items: 0,
+        list_items: ListItems::default(),
     };
     let places = Places { tree, types };
     reader.visit(written, Some(ROOT), &places, row)?;
@@ -38,7 +38,7 @@ struct Places<'a> {
 #[derive(Clone, Copy)]
 struct Reader<'a> {
     rest: &'a [u8],
-    list_items: usize,
+    list_items: ListItems,
 }
 
 fn cut_off() -> Misfit {
@@ -59,6 +59,8 @@ impl<'a> Reader<'a> {
         for column in &node.columns {
             let mut fork = *self;
             row[*column] = fork.value(written, &places.types[*column])?;
+            // What one column holds is there while the next is read.
+            self.list_items = fork.list_items;
             if node.is_leaf() && node.columns.len() == 1 {
                 *self = fork;
                 return Ok(());
@@ -95,7 +97,7 @@ impl<'a> Reader<'a> {
             AvroType::Array(item) => {
                 let mut index = 0;
                 while let Some(count) = self.block()? {
-                    for _ in 0..self.items(count)? {
+                    for _ in 0..self.items(count, 1)? {
                         self.visit(item, node.item(index), places, row)?;
                         index += 1;
                     }
@@ -104,7 +106,7 @@ impl<'a> Reader<'a> {
             }
             AvroType::Map(value) => {
                 while let Some(count) = self.block()? {
-                    for _ in 0..self.items(count)? {
+                    for _ in 0..self.items(count, 1)? {
                         let key = self.text()?;
                         let child = node.child(&key, &mut 0);
                         for column in child
@@ -131,7 +133,7 @@ impl<'a> Reader<'a> {
             (AvroType::Array(item), ColumnType::List(wanted)) => {
                 let mut list = Items::default();
                 while let Some(count) = self.block()? {
-                    for _ in 0..self.items(count)? {
+                    for _ in 0..self.items(count, wanted.weight())? {
                         list.push(self.value(item, wanted)?);
                     }
                 }
@@ -171,7 +173,7 @@ impl<'a> Reader<'a> {
         let ColumnType::Struct(fields) = wanted else {
             let mut ignored = Items::default();
             while let Some(count) = self.block()? {
-                for _ in 0..self.items(count)? {
+                for _ in 0..self.items(count, 1)? {
                     self.text()?;
                     self.skip(value)?;
                     ignored.push(Err(Misfit::not(wanted, "an entry of a map")));
@@ -181,7 +183,7 @@ impl<'a> Reader<'a> {
         };
         let mut list = Items::default();
         while let Some(count) = self.block()? {
-            for _ in 0..self.items(count)? {
+            for _ in 0..self.items(count, wanted.weight())? {
                 let key = self.text()?;
                 let start = *self;
                 let mut entry = Items::default();
@@ -191,8 +193,9 @@ impl<'a> Reader<'a> {
                         "key" => fit(&field.data_type, Scalar::Text(key.clone())),
                         "value" => {
                             let mut fork = start;
+                            fork.list_items = self.list_items;
                             let read = fork.value(value, &field.data_type)?;
-                            self.list_items = self.list_items.max(fork.list_items);
+                            self.list_items = fork.list_items;
                             read
                         }
                         _ => Ok(Value::Null),
@@ -224,6 +227,7 @@ impl<'a> Reader<'a> {
                 let symbol = usize::try_from(index).ok().and_then(|at| symbols.get(at));
                 let symbol = symbol
                     .ok_or_else(|| Misfit(format!("there is no symbol {index} of an enum")))?;
+                self.list_items.add_symbol(symbol)?;
                 Scalar::Text(Cow::Borrowed(symbol))
             }
             AvroType::Date => Scalar::Date(self.int()?),
@@ -295,14 +299,11 @@ impl<'a> Reader<'a> {
         Ok((count != 0).then_some(count.unsigned_abs()))
     }
 
-    /// Lets `count` more items through, if there is room for them.
-    fn items(&mut self, count: u64) -> Result<u64, Misfit> {
+    /// Lets `count` more items of this weight through, if there is room for them.
+    fn items(&mut self, count: u64, weight: usize) -> Result<u64, Misfit> {
         let count_here = usize::try_from(count).unwrap_or(usize::MAX);
-        self.list_items = self.list_items.saturating_add(count_here);
-        match self.list_items > MAX_LIST_ITEMS {
-            true => Err(Misfit(format!("more than {MAX_LIST_ITEMS} list items"))),
-            false => Ok(count),
-        }
+        self.list_items.add(count_here, weight)?;
+        Ok(count)
     }
 
     fn take(&mut self, length: usize) -> Result<&'a [u8], Misfit> {

@@ -11,7 +11,7 @@ use jiter::{Jiter, JiterError, Peek};
 use crate::convert::{from_number, from_text};
 use crate::tree::{Node, NodeId, ROOT, Tree};
 use crate::types::{ColumnType, StructField};
-use crate::value::{MAX_LIST_ITEMS, Misfit, Slot, Value};
+use crate::value::{ListItems, Misfit, Slot, Value};
 
 /// Reads `payload`, a JSON text, into `row`, whose columns have these types and the paths of `tree`.
 ///
@@ -33,7 +33,7 @@ pub(crate) fn read<'a>(
         jiter: Jiter::new(payload),
         tree,
         types,
-        list_items: 0,
+        list_items: ListItems::default(),
     };
     let peek = reader.jiter.peek().map_err(syntax)?;
     let root = tree.node(ROOT);
@@ -62,7 +62,7 @@ struct Reader<'a> {
     jiter: Jiter<'a>,
     tree: &'a Tree,
     types: &'a [ColumnType],
-    list_items: usize,
+    list_items: ListItems,
 }
 
 impl<'a> Reader<'a> {
@@ -188,11 +188,11 @@ impl<'a> Reader<'a> {
         let mut values = Vec::new();
         let mut misfit = None;
         let mut next = self.jiter.known_array().map_err(syntax)?;
+        // Lists may be many, and most of them empty: not before it is needed.
+        let mut weight = None;
         while let Some(peek) = next {
-            self.list_items += 1;
-            if self.list_items > MAX_LIST_ITEMS {
-                return Err(Misfit(format!("more than {MAX_LIST_ITEMS} list items")));
-            }
+            let weight = *weight.get_or_insert_with(|| item.weight());
+            self.list_items.add(1, weight)?;
             match self.value(peek, item)? {
                 Ok(value) => values.push(value),
                 Err(reason) => misfit = misfit.or(Some(reason)),

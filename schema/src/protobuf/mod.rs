@@ -18,7 +18,7 @@ use protox::file::{ChainFileResolver, File, FileResolver, GoogleFileResolver};
 use crate::columns::Column;
 use crate::framing::{Framing, behind_confluent, behind_indexes};
 use crate::types::ColumnType;
-use crate::value::{Misfit, Slot};
+use crate::value::{ListItems, Misfit, Slot};
 
 /// Under this name the declared file is compiled.
 const FILE_NAME: &str = "schema.proto";
@@ -134,8 +134,9 @@ impl Protobuf {
         }
         let message = DynamicMessage::decode(self.message.clone(), encoded)
             .map_err(|error| Misfit(format!("no {}: {error}", self.message.full_name())))?;
+        let mut room = ListItems::default();
         for ((slot, column), data_type) in row.iter_mut().zip(columns).zip(types) {
-            *slot = values::at(&message, column.path.steps(), data_type);
+            *slot = values::at(&message, column.path.steps(), data_type, &mut room);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use prost_reflect::{
 
 use crate::convert::{Scalar, fit};
 use crate::types::{ColumnType, StructField};
-use crate::value::{Misfit, Slot, Value};
+use crate::value::{ListItems, Misfit, Slot, Value};
 
 /// The well-known type that is a timestamp.
 pub(super) const TIMESTAMP: &str = "google.protobuf.Timestamp";
@@ -30,9 +30,14 @@ pub(super) fn wrapped(message: &MessageDescriptor) -> Option<FieldDescriptor> {
 }
 
 /// What `steps` lead to in `message`.
-pub(super) fn at<'a>(message: &DynamicMessage, steps: &[String], wanted: &ColumnType) -> Slot<'a> {
+pub(super) fn at<'a>(
+    message: &DynamicMessage,
+    steps: &[String],
+    wanted: &ColumnType,
+    room: &mut ListItems,
+) -> Slot<'a> {
     let Some((step, rest)) = steps.split_first() else {
-        return message_value(message, wanted);
+        return message_value(message, wanted, room);
     };
     let Some(field) = message.descriptor().get_field_by_name(step) else {
         return Ok(Value::Null);
@@ -40,23 +45,32 @@ pub(super) fn at<'a>(message: &DynamicMessage, steps: &[String], wanted: &Column
     if field.supports_presence() && !message.has_field(&field) {
         return Ok(Value::Null);
     }
-    below(&message.get_field(&field), &field.kind(), rest, wanted)
+    let found = message.get_field(&field);
+    below(&found, &field.kind(), rest, wanted, room)
 }
 
-fn below<'a>(found: &Found, kind: &Kind, steps: &[String], wanted: &ColumnType) -> Slot<'a> {
+fn below<'a>(
+    found: &Found,
+    kind: &Kind,
+    steps: &[String],
+    wanted: &ColumnType,
+    room: &mut ListItems,
+) -> Slot<'a> {
     let Some((step, rest)) = steps.split_first() else {
-        return value(found, kind, wanted);
+        return value(found, kind, wanted, room);
     };
     match found {
-        Found::Message(message) => at(message, steps, wanted),
+        Found::Message(message) => at(message, steps, wanted, room),
         Found::List(items) => {
             let item = step.parse().ok().and_then(|at: usize| items.get(at));
-            item.map_or(Ok(Value::Null), |item| below(item, kind, rest, wanted))
+            item.map_or(Ok(Value::Null), |item| {
+                below(item, kind, rest, wanted, room)
+            })
         }
         Found::Map(entries) => {
             let entry = entries.iter().find(|(key, _)| key_text(key) == *step);
             entry.map_or(Ok(Value::Null), |(_, found)| {
-                below(found, &entry_value_kind(kind), rest, wanted)
+                below(found, &entry_value_kind(kind), rest, wanted, room)
             })
         }
         _ => Ok(Value::Null),
@@ -71,14 +85,15 @@ fn entry_value_kind(kind: &Kind) -> Kind {
     }
 }
 
-fn value<'a>(found: &Found, kind: &Kind, wanted: &ColumnType) -> Slot<'a> {
+fn value<'a>(found: &Found, kind: &Kind, wanted: &ColumnType, room: &mut ListItems) -> Slot<'a> {
     let scalar = match found {
-        Found::Message(message) => return message_value(message, wanted),
+        Found::Message(message) => return message_value(message, wanted, room),
         Found::List(items) => {
             let ColumnType::List(item) = wanted else {
                 return Err(Misfit::not(wanted, "a list"));
             };
-            let items = items.iter().map(|found| value(found, kind, item));
+            room.add(items.len(), item.weight())?;
+            let items = items.iter().map(|found| value(found, kind, item, room));
             return items.collect::<Result<_, _>>().map(Value::List);
         }
         Found::Map(entries) => {
@@ -88,13 +103,14 @@ fn value<'a>(found: &Found, kind: &Kind, wanted: &ColumnType) -> Slot<'a> {
             let ColumnType::Struct(fields) = item.as_ref() else {
                 return Err(Misfit::not(item, "an entry of a map"));
             };
+            room.add(entries.len(), item.weight())?;
             let kind = entry_value_kind(kind);
             // A map has no order of its own, rows have one.
             let mut entries: Vec<_> = entries.iter().collect();
             entries.sort_by_key(|(key, _)| *key);
             let entries = entries
                 .into_iter()
-                .map(|(key, found)| map_entry(key, found, &kind, fields));
+                .map(|(key, found)| map_entry(key, found, &kind, fields, room));
             return entries.collect::<Result<_, _>>().map(Value::List);
         }
         Found::Bool(value) => Scalar::Bool(*value),
@@ -111,6 +127,7 @@ fn value<'a>(found: &Found, kind: &Kind, wanted: &ColumnType) -> Slot<'a> {
                 let symbol = symbols.get_value(*number);
                 // Symbols may be added: an unknown one is its number.
                 let text = symbol.map_or_else(|| number.to_string(), |s| s.name().to_owned());
+                room.add_symbol(&text)?;
                 Scalar::Text(text.into())
             }
             _ => Scalar::Int((*number).into()),
@@ -119,16 +136,21 @@ fn value<'a>(found: &Found, kind: &Kind, wanted: &ColumnType) -> Slot<'a> {
     fit(wanted, scalar)
 }
 
-fn message_value<'a>(message: &DynamicMessage, wanted: &ColumnType) -> Slot<'a> {
+fn message_value<'a>(
+    message: &DynamicMessage,
+    wanted: &ColumnType,
+    room: &mut ListItems,
+) -> Slot<'a> {
     let descriptor = message.descriptor();
     if let Some(field) = wrapped(&descriptor) {
-        return value(&message.get_field(&field), &field.kind(), wanted);
+        return value(&message.get_field(&field), &field.kind(), wanted, room);
     }
     match wanted {
         ColumnType::Struct(fields) => {
-            let values = fields
-                .iter()
-                .map(|field| at(message, std::slice::from_ref(&field.name), &field.data_type));
+            let values = fields.iter().map(|field| {
+                let step = std::slice::from_ref(&field.name);
+                at(message, step, &field.data_type, room)
+            });
             values.collect::<Result<_, _>>().map(Value::Struct)
         }
         ColumnType::Timestamp(_) if descriptor.full_name() == TIMESTAMP => {
@@ -160,10 +182,16 @@ fn timestamp<'a>(message: &DynamicMessage, wanted: &ColumnType) -> Slot<'a> {
     fit(wanted, scalar)
 }
 
-fn map_entry<'a>(key: &MapKey, found: &Found, kind: &Kind, fields: &[StructField]) -> Slot<'a> {
+fn map_entry<'a>(
+    key: &MapKey,
+    found: &Found,
+    kind: &Kind,
+    fields: &[StructField],
+    room: &mut ListItems,
+) -> Slot<'a> {
     let values = fields.iter().map(|field| match field.name.as_str() {
         "key" => fit(&field.data_type, key_scalar(key)),
-        "value" => value(found, kind, &field.data_type),
+        "value" => value(found, kind, &field.data_type, room),
         _ => Ok(Value::Null),
     });
     values.collect::<Result<_, _>>().map(Value::Struct)

@@ -121,6 +121,59 @@ fn lengths_from_outside_are_not_believed() {
     assert_eq!(row(&empty, &many), json!({"b": 1}));
 }
 
+/// A payload of five bytes is a million items, and two thousand columns could each have taken them from it.
+#[test]
+fn items_are_bounded_over_all_columns_and_the_fields_of_structs_count() {
+    let of = |items: &str, columns: &str| {
+        schema(
+            &format!(r#"{{"type":"record","name":"R","fields":[{{"name":"a","type":{items}}}]}}"#),
+            &format!(r#"}},"columns":[{columns}]}}"#),
+        )
+    };
+    let many = |items: i64| {
+        let mut datum = Vec::new();
+        let mut rest = (items * 2).unsigned_abs();
+        while rest > 0x7F {
+            datum.push(u8::try_from(rest & 0x7F).unwrap() | 0x80);
+            rest >>= 7;
+        }
+        datum.extend([u8::try_from(rest).unwrap(), 0]);
+        datum
+    };
+    let reason = "more than 1000000 list items";
+    let nulls = r#"{"type":"array","items":"null"}"#;
+    let one = r#"{"name":"x","type":"list<int8>","path":"a"}"#;
+    let two = format!(r#"{one},{{"name":"y","type":"list<int8>","path":"a"}}"#);
+    for (columns, limit) in [(one, 1_000_000), (two.as_str(), 500_000)] {
+        let schema = of(nulls, columns);
+        assert_eq!(error(&schema, &many(limit)), None);
+        assert!(error(&schema, &many(limit + 1)).unwrap().contains(reason));
+    }
+    let records = r#"{"type":"array","items":{"type":"record","name":"E","fields":[]}}"#;
+    let structs = r#"{"name":"x","type":"list<struct<x: int8, y: int8, z: int8>>","path":"a"}"#;
+    let schema = of(records, structs);
+    assert_eq!(error(&schema, &many(250_000)), None);
+    assert!(error(&schema, &many(250_001)).unwrap().contains(reason));
+}
+
+/// A symbol is a byte in the payload, and sixty thousand in the column.
+#[test]
+fn long_symbols_of_enums_count_as_several_items() {
+    let symbol = "S".repeat(6_400);
+    let schema = schema(
+        &format!(
+            r#"{{"type":"record","name":"R","fields":[{{"name":"a","type":{{"type":"array","items":
+            {{"type":"enum","name":"E","symbols":["{symbol}"]}}}}}}]}}"#
+        ),
+        "}}",
+    );
+    // Blocks of 32 items.
+    let many = |blocks: usize| [[&[64][..], &[0; 32]].concat().repeat(blocks), vec![0]].concat();
+    assert_eq!(error(&schema, &many(309)), None);
+    let found = error(&schema, &many(310)).unwrap();
+    assert!(found.contains("more than 1000000 list items"), "{found}");
+}
+
 #[test]
 fn headers_are_known() {
     let plain = schema(SENSOR, "}}");

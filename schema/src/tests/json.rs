@@ -142,6 +142,29 @@ fn depth_and_lists_are_bounded() {
     );
 }
 
+/// Three megabytes of `{}` were a hundred million values.
+#[test]
+fn the_fields_of_structs_in_lists_count_whether_they_are_there_or_not() {
+    let fields: Vec<_> = (0..99).map(|at| format!("f{at}: int8")).collect();
+    let schema = schema(&format!(
+        r#"{{"name":"a","type":"list<struct<{}>>"}},{{"name":"n","type":"list<struct<s: struct<x: int8, y: int8>>>"}}"#,
+        fields.join(", ")
+    ));
+    for item in ["{}", "null"] {
+        let list = |key: &str, items: usize| {
+            let more = format!(",{item}").repeat(items - 1);
+            format!("{{\"{key}\":[{item}{more}]}}")
+        };
+        let reason = "more than 1000000 list items";
+        assert_eq!(error(&schema, list("a", 10_000).as_bytes()), None);
+        let found = error(&schema, list("a", 10_001).as_bytes());
+        assert_eq!(found.as_deref(), Some(reason), "{item}");
+        assert_eq!(error(&schema, list("n", 250_000).as_bytes()), None);
+        let found = error(&schema, list("n", 250_001).as_bytes());
+        assert_eq!(found.as_deref(), Some(reason), "{item}");
+    }
+}
+
 #[test]
 fn rows_behind_a_bad_one_are_whole() {
     let schema =

@@ -107,6 +107,16 @@ fn what_is_no_message_has_an_error() {
 }
 
 #[test]
+fn repeated_messages_and_their_fields_are_bounded() {
+    let schema = schema(r#"},"columns":[{"name":"items","type":"list<struct<sku: string>>"}]}"#);
+    // Items without a field, two bytes each.
+    let many = |items: usize| [0x2A, 0].repeat(items);
+    assert_eq!(error(&schema, &many(500_000)), None);
+    let found = error(&schema, &many(500_001)).unwrap();
+    assert_eq!(found, "items: more than 1000000 list items");
+}
+
+#[test]
 fn the_header_of_a_registry_is_skipped() {
     let plain = schema("}}");
     let framed = schema(r#","framing":"confluent"}}"#);
