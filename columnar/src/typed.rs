@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, AsArray as _};
+use arrow::array::{Array as _, ArrayRef, AsArray as _, BinaryArray};
 use arrow::datatypes::{Field, FieldRef, SchemaRef};
 use arrow::record_batch::RecordBatch;
 use basalt_schema::{ColumnType, DECODING, Decoder, ERROR_COLUMN, Format, TopicSchema};
@@ -147,34 +147,45 @@ impl MoreColumns {
         shredding.into_iter().chain(schema).collect()
     }
 
-    /// `rows`, which have the schema of [`cold_schema`], with all columns of the file.
+    /// Hands `rows`, which have the schema of [`cold_schema`], to `write` with all columns of the file: in several pieces where the
+    /// declared columns are much larger than the payloads (SCH-5).
     ///
     /// # Errors
-    /// [`ParquetError::ArrowError`] never, since arrays are made for their schema.
-    pub(crate) fn extend(&mut self, rows: RecordBatch) -> Result<RecordBatch, ParquetError> {
+    /// Those of `write`; [`ParquetError::ArrowError`] never, since arrays are made for their schema.
+    pub(crate) fn extend(
+        &mut self,
+        rows: RecordBatch,
+        mut write: impl FnMut(&RecordBatch) -> Result<(), ParquetError>,
+    ) -> Result<(), ParquetError> {
         debug_assert_eq!(rows.schema(), cold_schema());
-        let declared = match &mut self.typed {
-            Some((_, decoder)) => declared(decoder, &rows),
-            None => Vec::new(),
-        };
+        let payloads = Arc::clone(rows.column(column::PAYLOAD));
         let rows = match &mut self.shredder {
             Some(shredder) => shredder.shred(&rows),
             None => rows,
         };
-        if declared.is_empty() {
-            return Ok(rows);
+        let Some((_, decoder)) = &mut self.typed else {
+            return write(&rows);
+        };
+        let mut from = 0;
+        while from < rows.num_rows() {
+            let (declared, to) = declared(decoder, payloads.as_binary(), from);
+            let stored = rows.slice(from, to - from);
+            let arrays = stored.columns().iter().cloned().chain(declared).collect();
+            let piece = RecordBatch::try_new(Arc::clone(&self.schema), arrays)
+                .map_err(|error| ParquetError::ArrowError(error.to_string()))?;
+            write(&piece)?;
+            from = to;
         }
-        let arrays = rows.columns().iter().cloned().chain(declared).collect();
-        RecordBatch::try_new(Arc::clone(&self.schema), arrays)
-            .map_err(|error| ParquetError::ArrowError(error.to_string()))
+        Ok(())
     }
 }
 
-/// The declared columns of `rows`.
-fn declared(decoder: &mut Decoder, rows: &RecordBatch) -> Vec<ArrayRef> {
-    let payloads = rows.column(column::PAYLOAD).as_binary::<i32>();
-    for row in 0..payloads.len() {
+/// The declared columns of the rows from `from` on, up to where they are enough for one batch.
+fn declared(decoder: &mut Decoder, payloads: &BinaryArray, from: usize) -> (Vec<ArrayRef>, usize) {
+    let mut row = from;
+    while row < payloads.len() && !decoder.is_full() {
         decoder.push(payloads.is_valid(row).then(|| payloads.value(row)));
+        row += 1;
     }
-    decoder.finish()
+    (decoder.finish(), row)
 }

@@ -371,7 +371,10 @@ impl<W: Write + Send> FileWriter<W> {
         }
         if self.rows.row_count() > 0 {
             let rows = self.rows.finish();
-            self.writer.write(&self.columns.extend(rows)?)?;
+            let Self {
+                writer, columns, ..
+            } = self;
+            columns.extend(rows, |piece| writer.write(piece))?;
         }
         Ok(())
     }

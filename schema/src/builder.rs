@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use arrow::array::{
-    ArrayRef, BinaryBuilder, BooleanBuilder, Decimal128Builder, ListArray, NullBufferBuilder,
-    PrimitiveBuilder, StringBuilder, StructArray,
+    ArrayBuilder as _, ArrayRef, BinaryBuilder, BooleanBuilder, Decimal128Builder, ListArray,
+    NullBufferBuilder, PrimitiveBuilder, StringBuilder, StructArray,
 };
 use arrow::buffer::{OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
@@ -126,9 +126,12 @@ impl ColumnBuilder {
                 Value::List(values),
             ) => {
                 let end = ends.last().copied().unwrap_or_default();
-                // Items of a payload are limited, and batches end by bytes of payloads long before 2^31 items.
-                let added = i32::try_from(values.len()).unwrap_or(0);
-                ends.push(end.saturating_add(added));
+                let end = i32::try_from(values.len())
+                    .ok()
+                    .and_then(|added| end.checked_add(added));
+                // SCH-5: it is full some thousand payloads earlier.
+                assert!(end.is_some(), "rows are taken from a decoder that is full");
+                ends.push(end.unwrap_or_default());
                 valid.append_non_null();
                 for value in values {
                     items.append(value);
@@ -168,6 +171,31 @@ impl ColumnBuilder {
             Self::Struct { valid, fields, .. } => {
                 valid.append_null();
                 fields.iter_mut().for_each(Self::append_null);
+            }
+        }
+    }
+
+    /// About how many bytes the values so far take.
+    pub(crate) fn held_bytes(&self) -> usize {
+        match self {
+            Self::Bool(builder) => builder.len(),
+            Self::Int8(builder) => 2 * builder.len(),
+            Self::UInt8(builder) => 2 * builder.len(),
+            Self::Int16(builder) => 3 * builder.len(),
+            Self::UInt16(builder) => 3 * builder.len(),
+            Self::Int32(builder) => 5 * builder.len(),
+            Self::UInt32(builder) => 5 * builder.len(),
+            Self::Float32(builder) => 5 * builder.len(),
+            Self::Date(builder) => 5 * builder.len(),
+            Self::Int64(builder) | Self::Timestamp(builder, _) => 9 * builder.len(),
+            Self::UInt64(builder) => 9 * builder.len(),
+            Self::Float64(builder) => 9 * builder.len(),
+            Self::Decimal(builder) => 17 * builder.len(),
+            Self::Text(builder) => 5 * builder.len() + builder.values_slice().len(),
+            Self::Bytes(builder) => 5 * builder.len() + builder.values_slice().len(),
+            Self::List { ends, items, .. } => 5 * ends.len() + items.held_bytes(),
+            Self::Struct { valid, fields, .. } => {
+                valid.len() + fields.iter().map(Self::held_bytes).sum::<usize>()
             }
         }
     }

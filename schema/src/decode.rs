@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array as _, ArrayRef, StringBuilder};
+use arrow::array::{Array as _, ArrayBuilder as _, ArrayRef, StringBuilder};
 
 use crate::avro::Avro;
 use crate::builder::ColumnBuilder;
@@ -21,7 +21,13 @@ use crate::value::{Misfit, Slot, Value};
 /// are computed anew.
 pub const DECODING: u32 = 2;
 
+/// Bytes of values that a decoder holds before it is full, but for those of one payload.
+const FULL_BYTES: usize = 32 << 20;
+
 /// Makes columns of payloads, a row each.
+///
+/// **SCH-5**: whoever pushes asks [`Self::is_full`] before each payload, and calls [`Self::finish`] where it is. Bytes of payloads do not
+/// tell: five of them may be a million items.
 #[derive(Debug)]
 pub struct Decoder {
     schema: Arc<TopicSchema>,
@@ -50,7 +56,24 @@ impl Decoder {
         }
     }
 
+    /// Whether its rows should be handed on before others are added.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.held_bytes() >= FULL_BYTES
+    }
+
+    /// About how many bytes the rows take that were added since the last [`Self::finish`].
+    #[must_use]
+    pub fn held_bytes(&self) -> usize {
+        let errors = 5 * self.errors.len() + self.errors.values_slice().len();
+        let columns = self.builders.iter().flatten();
+        errors + columns.map(ColumnBuilder::held_bytes).sum::<usize>()
+    }
+
     /// Adds the row of a payload.
+    ///
+    /// # Panics
+    /// Items of a list pass 2^31, if it was full for thousands of payloads.
     pub fn push(&mut self, payload: Option<&[u8]>) {
         let Some(payload) = payload else {
             self.push_nulls(None);

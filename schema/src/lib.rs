@@ -13,6 +13,7 @@
 //! - **SCH-3** what a payload claims of its own lengths is never allocated before it is there, and nesting is bounded
 //!   (`json`, `avro`, `protobuf`).
 //! - **SCH-4** the columns of a row depend on its payload and the schema alone (`decode`): hot and cold rows are equal.
+//! - **SCH-5** a batch of rows is bounded too, by what it holds and not by what it was made of (`decode`).
 #![forbid(unsafe_code)]
 
 mod convert;

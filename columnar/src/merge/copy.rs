@@ -186,7 +186,8 @@ impl<W: Write + Send> Merger<W> {
             let arrays = rows.columns().iter().take(column::COUNT).cloned();
             let rows = RecordBatch::try_new(cold_schema(), arrays.collect())
                 .map_err(|error| ParquetError::ArrowError(error.to_string()))?;
-            self.writer.write(&self.columns.extend(rows)?)?;
+            let writer = &mut self.writer;
+            self.columns.extend(rows, |piece| writer.write(piece))?;
         }
         reader.finish().map_err(CoolError::Merge)?;
         Ok(())

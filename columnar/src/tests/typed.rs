@@ -5,11 +5,13 @@ use std::sync::Arc;
 use arrow::array::{Array as _, AsArray as _, RecordBatch};
 use arrow::datatypes::Int64Type;
 use basalt_log::{TopicConfig, TopicError};
-use basalt_proto::{Frame, Offset};
+use basalt_proto::{Frame, Offset, PartitionId};
+use basalt_schema::TopicSchema;
 
 use super::support::{Fixture, Setup, append, cold_rows, replay, topic};
 use crate::check::check_cold;
-use crate::{ColdFile, TieredPartition};
+use crate::typed::MoreColumns;
+use crate::{ColdFile, RowBuilder, TieredPartition};
 
 const SCHEMA: &str =
     r#"{"format":"json","columns":[{"name":"n","type":"int64"},{"name":"s","type":"string"}]}"#;
@@ -108,6 +110,35 @@ async fn declared_columns_stand_in_cold_files_and_replay_is_what_it_was() {
         }
         assert!(replay(&partition, Offset::ZERO).await == before);
     }
+}
+
+/// Five bytes of a payload may be a million items: eight thousand of such rows would be too much for one batch.
+#[test]
+fn rows_whose_declared_columns_are_large_are_written_in_pieces() {
+    let schema = r#"{"format":"avro","avro":{"schema":{"type":"record","name":"R","fields":[
+        {"name":"a","type":{"type":"array","items":"null"}}]}},"columns":[{"name":"a","type":"list<int64>"}]}"#;
+    let schema = Arc::new(TopicSchema::parse(schema).unwrap());
+    let mut rows = RowBuilder::new(PartitionId(0));
+    for offset in 0..9 {
+        let mut frame = Frame::record(1, b"", &[0x80, 0x89, 0x7A, 0]);
+        frame.header.offset = Offset(offset);
+        rows.push(&frame).unwrap();
+    }
+    let mut columns = MoreColumns::new(None, Some(&schema));
+    let mut pieces = Vec::new();
+    let mut offsets = Vec::new();
+    columns
+        .extend(rows.finish(), |piece| {
+            let items = piece.column_by_name("a").unwrap().as_list::<i32>();
+            pieces.push((piece.num_rows(), items.values().len()));
+            let of_piece = piece.column_by_name("_offset").unwrap();
+            offsets.extend_from_slice(of_piece.as_primitive::<Int64Type>().values());
+            Ok(())
+        })
+        .unwrap();
+    let million = 1_000_000;
+    assert_eq!(pieces, [(4, 4 * million), (4, 4 * million), (1, million)]);
+    assert_eq!(offsets, (0..9).collect::<Vec<_>>());
 }
 
 #[tokio::test]

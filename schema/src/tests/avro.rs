@@ -1,10 +1,13 @@
+use std::sync::Arc;
+
 use apache_avro::Schema;
 use apache_avro::types::Value;
 use apache_avro::writer::datum::GenericDatumWriter;
+use arrow::array::Array as _;
 use serde_json::json;
 
 use super::{error, row};
-use crate::TopicSchema;
+use crate::{Decoder, TopicSchema};
 
 const SENSOR: &str = r#"{"type":"record","name":"Sensor","namespace":"a.b","fields":[
     {"name":"id","type":"long"},
@@ -172,6 +175,31 @@ fn long_symbols_of_enums_count_as_several_items() {
     assert_eq!(error(&schema, &many(309)), None);
     let found = error(&schema, &many(310)).unwrap();
     assert!(found.contains("more than 1000000 list items"), "{found}");
+}
+
+#[test]
+fn a_decoder_says_when_it_holds_enough() {
+    let schema = schema(
+        r#"{"type":"record","name":"R","fields":[{"name":"a","type":{"type":"array","items":"null"}}]}"#,
+        r#"},"columns":[{"name":"a","type":"list<int64>"}]}"#,
+    );
+    // A million items.
+    let payload = [0x80, 0x89, 0x7A, 0];
+    let mut decoder = Decoder::new(Arc::new(schema), vec![0, 1]);
+    let mut rows = 0;
+    while !decoder.is_full() {
+        decoder.push(Some(&payload));
+        rows += 1;
+    }
+    assert_eq!(rows, 4, "32 MiB of 9 bytes an item");
+    assert!(decoder.held_bytes() >= 32 << 20);
+    assert_eq!(decoder.finish()[0].len(), 4);
+    assert!(!decoder.is_full());
+    while !decoder.is_full() {
+        decoder.push(Some(b"bad"));
+        rows += 1;
+    }
+    assert!(rows > 100_000, "reasons are held as well");
 }
 
 #[test]
