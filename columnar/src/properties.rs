@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use basalt_schema::TopicSchema;
+use arrow::datatypes::DataType;
+use basalt_schema::{Format, TopicSchema};
 use parquet::basic::{Compression, Encoding, ZstdLevel};
 use parquet::errors::ParquetError;
 use parquet::file::metadata::SortingColumn;
@@ -66,14 +67,22 @@ pub(crate) fn properties(
 
 /// Declared columns have statistics of pages and row groups, as far as they are no lists or structs; `_error` says of which row groups
 /// every record fits.
+///
+/// Floating-point columns have none where payloads can hold NaN: Parquet leaves it out of the largest value, while it is larger than all
+/// in SQL, so a row group would be passed over that has what is asked for.
 fn with_typed(
     mut builder: WriterPropertiesBuilder,
     typed: &TopicSchema,
 ) -> WriterPropertiesBuilder {
+    let has_nan = matches!(typed.format(), Format::Avro | Format::Protobuf);
+    let is_bounded = |data_type: &DataType| {
+        let may_be_nan = has_nan && data_type.is_floating();
+        !data_type.is_nested() && !may_be_nan
+    };
     for field in typed
         .fields()
         .iter()
-        .filter(|field| !field.data_type().is_nested())
+        .filter(|field| is_bounded(field.data_type()))
     {
         let path = ColumnPath::from(field.name().as_str());
         builder = builder.set_column_statistics_enabled(path, EnabledStatistics::Page);

@@ -7,8 +7,9 @@ use arrow::datatypes::Int64Type;
 use basalt_log::{TopicConfig, TopicError};
 use basalt_proto::{Frame, Offset, PartitionId};
 use basalt_schema::TopicSchema;
+use parquet::file::reader::{FileReader as _, SerializedFileReader};
 
-use super::support::{Fixture, Setup, append, cold_rows, replay, topic};
+use super::support::{Fixture, Setup, append, cold_rows, files_below, replay, topic};
 use crate::check::check_cold;
 use crate::typed::MoreColumns;
 use crate::{ColdFile, RowBuilder, TieredPartition};
@@ -139,6 +140,87 @@ fn rows_whose_declared_columns_are_large_are_written_in_pieces() {
     let million = 1_000_000;
     assert_eq!(pieces, [(4, 4 * million), (4, 4 * million), (1, million)]);
     assert_eq!(offsets, (0..9).collect::<Vec<_>>());
+}
+
+/// Cools records of a topic with this schema, and says of each column of the file in how many of its row groups something tells which
+/// values it has.
+async fn bounded_row_groups(schema: &str, payloads: &[Vec<u8>]) -> (usize, Vec<(String, usize)>) {
+    let setup = Setup::new();
+    let fixture = setup.open().await;
+    let partition = fixture.partition();
+    set_schema(&fixture, Some(schema));
+    let mut frames = Vec::new();
+    for payload in payloads {
+        Frame::record(1, b"", payload).encode_into(&mut frames);
+    }
+    append(&partition, &frames).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    let files = partition.snapshot().cold;
+    assert_eq!(files.len(), 1);
+    let errors = rows(&fixture, &files[0]).await;
+    let errors = errors.column_by_name("_error").unwrap();
+    assert_eq!(errors.null_count(), payloads.len(), "all of them fit");
+    let mut names = files_below(&setup.cold_dir()).into_keys();
+    let name = names.find(|name| name.ends_with(".parquet"));
+    let file = std::fs::File::open(setup.cold_dir().join(name.unwrap())).unwrap();
+    let reader = SerializedFileReader::new(file).unwrap();
+    let groups = reader.metadata().row_groups();
+    let columns = (0..groups[0].num_columns()).map(|at| {
+        let bounded = groups.iter().filter(|group| {
+            let column = group.column(at);
+            let statistics = column.statistics();
+            let has_bounds = statistics.is_some_and(|statistics| {
+                statistics.min_bytes_opt().is_some() || statistics.max_bytes_opt().is_some()
+            });
+            has_bounds
+                || column.column_index_offset().is_some()
+                || column.bloom_filter_offset().is_some()
+        });
+        (groups[0].column(at).column_path().string(), bounded.count())
+    });
+    let declared = columns.skip_while(|(name, _)| name != "f").collect();
+    (groups.len(), declared)
+}
+
+fn doubles(payload: impl Fn(f64) -> Vec<u8>) -> Vec<Vec<u8>> {
+    [1.0, f64::NAN, f64::NEG_INFINITY].map(payload).into()
+}
+
+/// A row group of 1.0 and NaN said that nothing in it is above 1.0, and `f > 5` showed a hot NaN and no cold one.
+#[tokio::test]
+async fn columns_that_may_hold_nan_have_no_bounds() {
+    let avro = r#"{"format":"avro","avro":{"schema":{"type":"record","name":"R","fields":[
+        {"name":"f","type":"double"},{"name":"g","type":"float"},{"name":"n","type":"long"},
+        {"name":"l","type":{"type":"array","items":"double"}},
+        {"name":"s","type":{"type":"record","name":"S","fields":[{"name":"x","type":"double"}]}}]}}}"#;
+    #[expect(clippy::cast_possible_truncation, reason = "it is exact")]
+    let payloads = doubles(|value| {
+        let (double, float) = (value.to_le_bytes(), (value as f32).to_le_bytes());
+        [&double[..], &float, &[14, 2], &double, &[0], &double].concat()
+    });
+    let (groups, columns) = bounded_row_groups(avro, &payloads).await;
+    let bounded = |expected: &[(&str, bool)]| {
+        let count = |(name, has): &(&str, bool)| ((*name).to_owned(), usize::from(*has) * groups);
+        expected.iter().map(count).collect::<Vec<_>>()
+    };
+    let nested = [("l.list.item", false), ("s.x", false)];
+    let flat = [("f", false), ("g", false), ("n", true)];
+    let flat_and_nested = [&flat[..], &nested].concat();
+    assert_eq!(columns[..5], bounded(&flat_and_nested));
+
+    let protobuf = r#"{"format":"protobuf","protobuf":{"proto":"syntax = \"proto3\"; message M { double f = 1; float g = 2; int64 n = 3; }"}}"#;
+    #[expect(clippy::cast_possible_truncation, reason = "it is exact")]
+    let payloads = doubles(|value| {
+        let (double, float) = (value.to_le_bytes(), (value as f32).to_le_bytes());
+        [&[9][..], &double, &[0x15], &float, &[0x18, 7]].concat()
+    });
+    let (_, columns) = bounded_row_groups(protobuf, &payloads).await;
+    assert_eq!(columns[..3], bounded(&flat));
+
+    let json = r#"{"format":"json","columns":[{"name":"f","type":"float64"},{"name":"g","type":"float32"}]}"#;
+    let payloads = [1.0, -0.5].map(|value| format!(r#"{{"f":{value},"g":{value}}}"#).into_bytes());
+    let (_, columns) = bounded_row_groups(json, &payloads).await;
+    assert_eq!(columns[..2], bounded(&[("f", true), ("g", true)]));
 }
 
 #[tokio::test]
