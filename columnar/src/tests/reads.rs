@@ -2,10 +2,12 @@
 
 use std::sync::Arc;
 
+use basalt_log::crc32c;
 use basalt_proto::{Frame, FrameLimits, FrameWalk, Offset};
 
 use super::support::{
-    Random, Setup, append, append_numbered, assert_dense, random_frames, replay, rows, topic,
+    Random, Setup, append, append_numbered, assert_dense, random_frames, records, replay, rows,
+    topic,
 };
 use crate::{ReadError, TieredPartition};
 
@@ -51,41 +53,70 @@ async fn pub_09_a_read_inside_a_multi_record_frame_begins_with_it() {
     }
 }
 
-/// PUB-23: an offset behind the last record of a cold file finds the next one, which is hot.
+/// Reserves the offsets up to `bound` of a log that is not open, as one that acknowledges without an fsync leaves them reserved when the
+/// machine stops: it goes on there, and offsets below are not given again.
+fn reserve(setup: &Setup, bound: u64) {
+    let mut file = b"BSLTRSV1".to_vec();
+    file.extend(bound.to_be_bytes());
+    file.extend(bound.to_be_bytes());
+    // The boot in which it was written: none that is known.
+    file.resize(60, 0);
+    file.extend(crc32c(&file).to_be_bytes());
+    std::fs::write(setup.folder.path().join("data/topics/t/0/reserved"), file).unwrap();
+}
+
+/// PUB-23: records 0 to 89 are cold, the next one is 100, hot or cold: an offset between them finds it.
 #[tokio::test]
 async fn pub_23_an_offset_in_the_hole_between_cold_and_hot_finds_the_next_record() {
-    let setup = Setup::new();
-    let fixture = setup.open().await;
-    let partition = fixture.partition();
-    append_numbered(&partition, 90).await;
-    drop((partition, fixture));
-    // A crash at level `os` leaves a hole: offsets 90 to 99 are not given again.
-    let hole = 100;
-    std::fs::create_dir_all(setup.folder.path().join("data/topics/t/0")).unwrap();
-    let fixture = setup.open().await;
-    let partition = fixture.partition();
-    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
-    // The cold file is made to end at 100, as a segment's whose successor starts there.
-    {
-        let mut state = partition.state.lock();
-        let last = state.manifest.files.pop().unwrap();
-        let longer = crate::ColdFile {
-            end_offset: Offset(hole),
-            ..(*last).clone()
-        };
-        state.manifest.files.push(Arc::new(longer));
-        state.manifest.cold_end_offset = Offset(90);
-    }
-    append_numbered(&partition, 20).await;
-    for from in 85..90 {
-        assert_eq!(first_frame(&partition, from).await.0, from);
-    }
-    for from in 90..110 {
-        assert_eq!(
-            first_frame(&partition, from).await.0,
-            from,
-            "no empty answer, no endless repeat"
-        );
+    for cool_before in [true, false] {
+        let setup = Setup::new();
+        let fixture = setup.open().await;
+        append_numbered(&fixture.partition(), 90).await;
+        if cool_before {
+            fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        }
+        drop(fixture);
+        reserve(&setup, 100);
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        assert_eq!(partition.bounds().hot_bytes, 0);
+        assert_eq!(partition.bounds().log_end_offset, Offset(100));
+        for from in [90, 95, 99] {
+            let nothing_yet = partition.read(Offset(from), Offset::MAX, 1).await.unwrap();
+            assert!(nothing_yet.is_empty(), "{from}");
+        }
+        append_numbered(&partition, 20).await;
+        let files = partition.snapshot().cold;
+        let behind_cold = files.last().unwrap().chunks.last().unwrap().end_offset;
+        assert_eq!(behind_cold, Offset(90), "there is a hole");
+        for is_cold in [false, true] {
+            for (from, first) in [
+                (85, 85),
+                (89, 89),
+                (90, 100),
+                (95, 100),
+                (99, 100),
+                (100, 100),
+            ] {
+                assert_eq!(
+                    first_frame(&partition, from).await.0,
+                    first,
+                    "from {from}, cooled before the hole: {cool_before}, all cold: {is_cold}"
+                );
+            }
+            let seen = records(&replay(&partition, Offset::ZERO).await);
+            let offsets: Vec<_> = seen.iter().map(|record| record.offset).collect();
+            assert_eq!(offsets, (0..90).chain(100..120).collect::<Vec<_>>());
+            let snapshot = partition.snapshot();
+            let rows = rows(&fixture.tiered, &snapshot).await;
+            let offsets = rows.iter().map(|(offset, _)| *offset);
+            assert_eq!(
+                offsets.collect::<Vec<_>>(),
+                (0..90).chain(100..120).collect::<Vec<_>>()
+            );
+            fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        }
     }
 }
 

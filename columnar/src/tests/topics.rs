@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use basalt_log::TopicConfig;
-use basalt_proto::{Offset, PartitionId};
+use basalt_proto::{GroupName, Offset, PartitionId};
 
 use super::crash::StopAt;
 use super::support::{Setup, append_numbered, cold_rows, files_below, records, replay, topic};
-use crate::{CoolError, DeleteError, NoSteps, Step};
+use crate::{CoolError, CoolingStatus, DeleteError, NoSteps, Step};
 
 #[tokio::test]
 async fn deleting_a_topic_removes_its_objects_and_a_new_one_of_the_name_starts_empty() {
@@ -50,6 +50,64 @@ async fn deleting_a_topic_removes_its_objects_and_a_new_one_of_the_name_starts_e
         "{files:?}"
     );
     assert!(!replay(&partition, Offset(0)).await.is_empty());
+}
+
+/// A topic made anew has nothing of the one that had its name: no record, no file, no count, and no group's place in it.
+#[tokio::test]
+async fn a_topic_made_anew_has_nothing_of_the_old_one() {
+    let setup = Setup::new();
+    let mut fixture = setup.open().await;
+    let group = GroupName::new("g").unwrap();
+    append_numbered(&fixture.partition(), 100).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    append_numbered(&fixture.partition(), 20).await;
+    let groups = fixture.tiered.log().groups();
+    for (name, offset) in [("t", 70), ("other", 5)] {
+        let committed = groups.commit_now(&group, &topic(name), PartitionId(0), Offset(offset));
+        committed.unwrap();
+    }
+    fixture.tiered.delete_topic(&topic("t")).await.unwrap();
+
+    for is_restarted in [false, true] {
+        if is_restarted {
+            drop(fixture);
+            fixture = setup.open().await;
+        }
+        let partition = fixture.partition();
+        let bounds = partition.bounds();
+        assert_eq!(bounds.log_start_offset, Offset(0));
+        assert_eq!(bounds.cold_end_offset, Offset(0));
+        assert_eq!(bounds.high_watermark, Offset(0));
+        assert_eq!(bounds.log_end_offset, Offset(0));
+        assert_eq!((bounds.hot_bytes, bounds.cold_bytes), (0, 0));
+        let snapshot = partition.snapshot();
+        assert!(snapshot.cold.is_empty() && snapshot.hot.is_empty());
+        assert_eq!(partition.cooling_status(), CoolingStatus::default());
+        assert_eq!(partition.offset_for_timestamp(0).await.unwrap(), None);
+        assert!(replay(&partition, Offset(0)).await.is_empty());
+        let groups = fixture.tiered.log().groups();
+        let committed = |name| groups.committed(&group, &topic(name), PartitionId(0));
+        assert_eq!(committed("t"), None);
+        assert_eq!(committed("other"), Some(Offset(5)), "another topic's stays");
+        assert_eq!(groups.list().len(), 1);
+        assert!(files_below(&setup.cold_dir()).is_empty());
+    }
+
+    let partition = fixture.partition();
+    append_numbered(&partition, 10).await;
+    for is_cold in [false, true] {
+        let seen = records(&replay(&partition, Offset(0)).await);
+        let payloads: Vec<_> = seen
+            .into_iter()
+            .filter_map(|record| record.payload)
+            .collect();
+        let expected: Vec<_> = (0..10)
+            .map(|offset| offset.to_string().into_bytes())
+            .collect();
+        assert_eq!(payloads, expected, "cold: {is_cold}");
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    }
+    assert_eq!(partition.cooling_status().cooled_segments, 1);
 }
 
 #[tokio::test]
