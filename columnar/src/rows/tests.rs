@@ -1,6 +1,7 @@
 use super::*;
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{Int16Type, Int64Type};
+use basalt_proto::RecordHeader;
 use basalt_proto::batch::{BatchFields, BatchWriter, RecordToWrite};
 
 fn batch_frame(values: &[Option<&[u8]>], headers: &[RecordHeader<'_>]) -> Vec<u8> {
