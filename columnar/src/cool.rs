@@ -21,7 +21,7 @@ use crate::hydrate::{read_chunk, verify_bytes, verify_footer};
 use crate::object_reader::Footers;
 use crate::partition::TieredPartition;
 use crate::paths;
-use crate::sink::{self, parts};
+use crate::sink::{self, PartSink, parts};
 use crate::steps::{Step, Stopped};
 use crate::store::nonce;
 use crate::writer::{Surveyed, WriteOptions, Written, survey, write_segment};
@@ -302,6 +302,19 @@ impl TieredPartition {
         surveyed: Surveyed,
         path: &Path,
     ) -> Result<Written, CoolError> {
+        let (segment, key) = (Arc::clone(segment), self.key.clone());
+        self.upload_written(path, move |options, parts| {
+            write_segment(&segment, surveyed, &key, options, parts)
+        })
+        .await
+    }
+
+    /// Uploads what `write` hands over from a thread of its own; what that returned.
+    pub(crate) async fn upload_written<T: Send + 'static>(
+        &self,
+        path: &Path,
+        write: impl FnOnce(&WriteOptions, PartSink) -> Result<T, CoolError> + Send + 'static,
+    ) -> Result<T, CoolError> {
         let (parts_in, parts_out) = parts();
         let options = WriteOptions {
             row_group_bytes: self.shared.config.row_group_bytes,
@@ -309,12 +322,7 @@ impl TieredPartition {
             shred_json: self.shreds_json(),
             typed: self.payload_schema(),
         };
-        let writing = {
-            let (segment, key) = (Arc::clone(segment), self.key.clone());
-            tokio::task::spawn_blocking(move || {
-                write_segment(&segment, surveyed, &key, &options, parts_in)
-            })
-        };
+        let writing = tokio::task::spawn_blocking(move || write(&options, parts_in));
         let mut written = None;
         let whole = async {
             written = Some(writing.await.map_err(|error| ended_early(&error))??);
@@ -406,7 +414,7 @@ pub(crate) async fn blocking<T: Send + 'static>(
         .map_err(|error| ended_early(&error))
 }
 
-pub(crate) fn ended_early(error: &tokio::task::JoinError) -> CoolError {
+fn ended_early(error: &tokio::task::JoinError) -> CoolError {
     if error.is_panic() {
         tracing::error!(%error, "a thread of the cold tier panicked");
     }

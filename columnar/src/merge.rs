@@ -42,7 +42,7 @@ use basalt_proto::Offset;
 use object_store::path::Path;
 
 use crate::commit::Outcome;
-use crate::cool::{blocking, ended_early};
+use crate::cool::blocking;
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::hydrate::{check_frames, has_keys, read_chunk, verify_bytes, verify_footer};
@@ -52,10 +52,9 @@ use crate::manifest::Manifest;
 use crate::object_reader::Footers;
 use crate::partition::TieredPartition;
 use crate::paths;
-use crate::sink::{self, parts};
 use crate::steps::Step;
 use crate::store::nonce;
-use crate::writer::{WriteOptions, Written};
+use crate::writer::Written;
 use copy::{Copied, Inputs};
 use plan::Limits;
 
@@ -294,13 +293,6 @@ impl TieredPartition {
         sign: &StopSign,
         path: &Path,
     ) -> Result<Copied, CoolError> {
-        let (parts_in, parts_out) = parts();
-        let options = WriteOptions {
-            row_group_bytes: self.shared.config.row_group_bytes,
-            zstd_level: self.shared.config.zstd_level,
-            shred_json: self.shreds_json(),
-            typed: self.payload_schema(),
-        };
         let inputs = Inputs {
             object_store: Arc::clone(self.shared.store.object_store()),
             handle: tokio::runtime::Handle::current(),
@@ -309,24 +301,11 @@ impl TieredPartition {
             has_keys,
             sign: sign.clone(),
         };
-        let copying = {
-            let key = self.key.clone();
-            tokio::task::spawn_blocking(move || copy::copy(&inputs, &key, &options, parts_in))
-        };
-        let mut copied = None;
-        let whole = async {
-            copied = Some(copying.await.map_err(|error| ended_early(&error))??);
-            Ok::<(), CoolError>(())
-        };
-        sink::upload(
-            &self.shared.store,
-            &self.shared.litter,
-            path,
-            parts_out,
-            whole,
-        )
-        .await??;
-        copied.ok_or(CoolError::Closed)
+        let key = self.key.clone();
+        self.upload_written(path, move |options, parts| {
+            copy::copy(&inputs, &key, options, parts)
+        })
+        .await
     }
 
     /// Makes `file` the truth in place of `inputs` (COL-21). Whether it is; if not, its object is deleted. With `work` held.
