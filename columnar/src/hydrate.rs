@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use arrow::datatypes::{DataType, Field, Fields, Schema};
 use arrow::record_batch::RecordBatch;
 use crc_fast::{CrcAlgorithm, Digest};
 use futures::StreamExt;
@@ -27,7 +28,8 @@ use crate::writer::crc32_value;
 const PIECE_BYTES: i64 = 4 << 20;
 const PIECE_ROWS: i64 = 8192;
 
-/// Writes the frames of a row group to `out`, as they were appended (COL-6), and checks them against the manifest. Decodes
+/// Writes the frames of a row group to `out`, as they were appended (COL-6) and whole ones at a time, and checks them against the
+/// manifest. Decodes
 /// where it is polled: to be driven by a thread that may block.
 ///
 /// # Errors
@@ -45,7 +47,7 @@ pub(crate) async fn read_chunk(
         ProjectedColumns::Some(&RECORD_COLUMNS)
     };
     let mut reader = ChunkReader::open(object_store, footers, file, chunk, columns).await?;
-    while reader.next().await?.is_some() {
+    while reader.next_frames().await? {
         out.write_all(reader.frames())
             .map_err(|source| HydrateError::Cache {
                 path: file.path.to_string().into(),
@@ -62,6 +64,30 @@ pub(crate) enum ProjectedColumns {
     All,
     /// Those at these positions of [`cold_schema`], enough to rebuild frames.
     Some(&'static [usize]),
+}
+
+impl ProjectedColumns {
+    /// `metadata`, for a reader of these columns: where only frames are wanted, bytes and texts are decoded as views of the
+    /// decompressed pages, and are copied once, into the frames.
+    fn layout(self, metadata: ArrowReaderMetadata) -> Result<ArrowReaderMetadata, ParquetError> {
+        if matches!(self, Self::All) {
+            return Ok(metadata);
+        }
+        let view = |field: &Arc<Field>| {
+            let data_type = match field.data_type() {
+                DataType::Utf8 => DataType::Utf8View,
+                DataType::Binary => DataType::BinaryView,
+                _ => return Arc::clone(field),
+            };
+            Arc::new(field.as_ref().clone().with_data_type(data_type))
+        };
+        let fields: Fields = metadata.schema().fields().iter().map(view).collect();
+        let schema = Schema::new_with_metadata(fields, metadata.schema().metadata().clone());
+        ArrowReaderMetadata::try_new(
+            Arc::clone(metadata.metadata()),
+            ArrowReaderOptions::new().with_schema(Arc::new(schema)),
+        )
+    }
 }
 
 /// What frames a row group's rows are.
@@ -114,6 +140,7 @@ impl<'a> ChunkReader<'a> {
                 )
             }
         };
+        let metadata = columns.layout(metadata).map_err(&parquet)?;
         let rows = ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
             .with_row_groups(vec![index])
             .with_projection(mask)
@@ -138,27 +165,50 @@ impl<'a> ChunkReader<'a> {
         self.value_bytes
     }
 
-    /// The next rows.
+    /// The next rows, with their payloads.
     ///
     /// # Errors
     /// [`HydrateError::Parquet`] and [`HydrateError::Rows`].
     pub(crate) async fn next(&mut self) -> Result<Option<RecordBatch>, HydrateError> {
-        let Some(piece) = self.rows.next().await else {
+        let Some(mut piece) = self.decode().await? else {
             return Ok(None);
         };
-        let mut piece = piece.map_err(unreadable(self.file, self.chunk))?;
         if let Some(shredding) = &self.shredding {
             piece = shredding
                 .restore(&piece)
                 .map_err(|error| unplayable(self.file, self.chunk)(error.into()))?;
         }
         self.frames.clear();
-        self.rebuilder
-            .push(&piece, &mut self.frames)
-            .map_err(unplayable(self.file, self.chunk))?;
+        let pushed = self.rebuilder.push(&piece, None, &mut self.frames);
+        pushed.map_err(unplayable(self.file, self.chunk))?;
+        self.count();
+        Ok(Some(piece))
+    }
+
+    /// The frames of the next rows, if there are any more: payloads are rendered into them, and nowhere else.
+    ///
+    /// # Errors
+    /// [`HydrateError::Parquet`] and [`HydrateError::Rows`].
+    pub(crate) async fn next_frames(&mut self) -> Result<bool, HydrateError> {
+        let Some(piece) = self.decode().await? else {
+            return Ok(false);
+        };
+        self.frames.clear();
+        let shredding = self.shredding.as_ref();
+        let pushed = self.rebuilder.push(&piece, shredding, &mut self.frames);
+        pushed.map_err(unplayable(self.file, self.chunk))?;
+        self.count();
+        Ok(true)
+    }
+
+    async fn decode(&mut self) -> Result<Option<RecordBatch>, HydrateError> {
+        let piece = self.rows.next().await.transpose();
+        piece.map_err(unreadable(self.file, self.chunk))
+    }
+
+    fn count(&mut self) {
         self.crc.update(&self.frames);
         self.frame_bytes += self.frames.len() as u64;
-        Ok(Some(piece))
     }
 
     /// The frames that end in the rows that came last.

@@ -6,14 +6,18 @@
 
 use std::sync::Arc;
 
-use arrow::array::{Array, ArrayRef, AsArray, BinaryArray, ListArray, PrimitiveArray, StringArray};
+use arrow::array::{
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, ListArray, PrimitiveArray, StringArray,
+};
 use arrow::datatypes::{ArrowPrimitiveType, Int16Type, Int32Type, Int64Type, UInt64Type};
 use arrow::record_batch::RecordBatch;
 use basalt_proto::batch::{BatchFields, BatchWriter, RecordToWrite};
-use basalt_proto::{BatchError, Frame, FrameHeader, FrameKind, Offset, RecordHeader};
+use basalt_proto::{
+    BatchError, FRAME_HEADER_BYTES, Frame, FrameHeader, FrameKind, Offset, RecordHeader,
+};
 
 use crate::schema::{cold_schema, column};
-use crate::shred::ShredError;
+use crate::shred::{Payloads, ShredError, Shredding};
 
 /// A broker stamped the records: the bit in a batch's attributes.
 const LOG_APPEND_TIME: i16 = 1 << 3;
@@ -94,6 +98,8 @@ pub enum ReplayError {
 #[derive(Debug, Default)]
 pub(crate) struct FrameRebuilder {
     open: Option<OpenBatch>,
+    /// A payload that is rendered before it goes into a batch.
+    payload: Vec<u8>,
 }
 
 /// A batch some of whose rows have come.
@@ -108,13 +114,15 @@ struct OpenBatch {
 }
 
 impl FrameRebuilder {
-    /// Appends the frames of `rows` to `out`. A batch that is not complete yet is kept.
+    /// Appends the frames of `rows` to `out`. A batch that is not complete yet is kept. With `shredding`, payloads are rendered
+    /// by it; without, they are those of `_payload`.
     pub(crate) fn push(
         &mut self,
         rows: &RecordBatch,
+        shredding: Option<&Shredding>,
         out: &mut Vec<u8>,
     ) -> Result<(), ReplayError> {
-        let columns = RowColumns::of(rows)?;
+        let columns = RowColumns::of(rows, shredding)?;
         for row in 0..rows.num_rows() {
             let base = columns
                 .batch
@@ -158,7 +166,7 @@ impl FrameRebuilder {
         let record = RecordToWrite {
             timestamp_ms: open.stamp_ms.unwrap_or(stamp_ms),
             key: columns.key(row),
-            value: columns.payload(row),
+            value: columns.payload.get(row, &mut self.payload)?,
             headers: &headers,
         };
         let unwritable = |source| ReplayError::Batch {
@@ -227,38 +235,71 @@ fn push_record_frame(
     out: &mut Vec<u8>,
 ) -> Result<(), ReplayError> {
     let key = columns.key(row).unwrap_or_default();
-    let payload = columns
-        .payload(row)
-        .ok_or_else(|| columns.bad(row, column::PAYLOAD))?;
-    let number = |bytes: &[u8], at| u32::try_from(bytes.len()).map_err(|_| columns.bad(row, at));
+    let number = |bytes: usize, at| u32::try_from(bytes).map_err(|_| columns.bad(row, at));
+    // The payload is rendered where it is to stand, so its length is known when it stands there.
+    let start = out.len();
+    out.extend_from_slice(&[0; FRAME_HEADER_BYTES]);
+    out.extend_from_slice(key);
+    let payload_start = out.len();
+    if !columns.payload.write(row, out)? {
+        return Err(columns.bad(row, column::PAYLOAD));
+    }
     let header = FrameHeader {
         kind: FrameKind::Record,
         timestamp_ns: columns.timestamp_ns.value(row),
         offset: u64::try_from(columns.offset.value(row))
             .map(Offset)
             .map_err(|_| columns.bad(row, column::OFFSET))?,
-        key_bytes: number(key, column::KEY)?,
-        payload_bytes: number(payload, column::PAYLOAD)?,
+        key_bytes: number(key.len(), column::KEY)?,
+        payload_bytes: number(out.len() - payload_start, column::PAYLOAD)?,
         record_count: u32::try_from(columns.record_count.value(row))
             .map_err(|_| columns.bad(row, column::RECORD_COUNT))?,
     };
-    Frame {
-        header,
-        key,
-        payload,
-    }
-    .encode_into(out);
+    out[start..start + FRAME_HEADER_BYTES].copy_from_slice(&header.encode());
     Ok(())
 }
 
 /// The columns of some rows, checked for their types.
-struct RowColumns {
+struct RowColumns<'a> {
     offset: PrimitiveArray<Int64Type>,
-    key: BinaryArray,
-    payload: BinaryArray,
+    key: BinaryViewArray,
+    payload: PayloadColumn<'a>,
     record_count: PrimitiveArray<Int64Type>,
     timestamp_ns: PrimitiveArray<UInt64Type>,
     batch: Option<BatchColumns>,
+}
+
+/// Where payloads come from.
+enum PayloadColumn<'a> {
+    Stored(BinaryViewArray),
+    Shredded(Payloads<'a>),
+}
+
+impl PayloadColumn<'_> {
+    /// Appends a row's payload; `false` if it is null.
+    fn write(&self, row: usize, out: &mut Vec<u8>) -> Result<bool, ReplayError> {
+        match self {
+            Self::Stored(array) if array.is_null(row) => Ok(false),
+            Self::Stored(array) => {
+                out.extend_from_slice(array.value(row));
+                Ok(true)
+            }
+            Self::Shredded(payloads) => Ok(payloads.write(row, out)?),
+        }
+    }
+
+    /// A row's payload, for which `scratch` may be needed; `None` if it is null.
+    fn get<'a>(
+        &'a self,
+        row: usize,
+        scratch: &'a mut Vec<u8>,
+    ) -> Result<Option<&'a [u8]>, ReplayError> {
+        if let Self::Stored(array) = self {
+            return Ok(array.is_valid(row).then(|| array.value(row)));
+        }
+        scratch.clear();
+        Ok(self.write(row, scratch)?.then_some(scratch.as_slice()))
+    }
 }
 
 struct BatchColumns {
@@ -315,11 +356,16 @@ fn required<T: ArrowPrimitiveType>(
     })
 }
 
-fn binary(rows: &RecordBatch, at: usize) -> Result<BinaryArray, ReplayError> {
-    find(rows, at)?
-        .as_binary_opt()
-        .cloned()
-        .ok_or_else(|| mistyped(at))
+/// Bytes as they were written, or as views that a reader asked for.
+fn binary_view(rows: &RecordBatch, at: usize) -> Result<BinaryViewArray, ReplayError> {
+    let array = find(rows, at)?;
+    match array.as_binary_opt::<i32>() {
+        Some(bytes) => Ok(BinaryViewArray::from(bytes)),
+        None => array
+            .as_binary_view_opt()
+            .cloned()
+            .ok_or_else(|| mistyped(at)),
+    }
 }
 
 fn list(rows: &RecordBatch, at: usize) -> Result<ListArray, ReplayError> {
@@ -329,12 +375,15 @@ fn list(rows: &RecordBatch, at: usize) -> Result<ListArray, ReplayError> {
         .ok_or_else(|| mistyped(at))
 }
 
-impl RowColumns {
-    fn of(rows: &RecordBatch) -> Result<Self, ReplayError> {
+impl<'a> RowColumns<'a> {
+    fn of(rows: &RecordBatch, shredding: Option<&'a Shredding>) -> Result<Self, ReplayError> {
         Ok(Self {
             offset: required(rows, column::OFFSET)?,
-            key: binary(rows, column::KEY)?,
-            payload: binary(rows, column::PAYLOAD)?,
+            key: binary_view(rows, column::KEY)?,
+            payload: match shredding {
+                Some(shredding) => PayloadColumn::Shredded(shredding.payloads(rows)?),
+                None => PayloadColumn::Stored(binary_view(rows, column::PAYLOAD)?),
+            },
             record_count: required(rows, column::RECORD_COUNT)?,
             timestamp_ns: required(rows, column::TIMESTAMP_NS)?,
             batch: match find(rows, column::BATCH_BASE_OFFSET) {
@@ -346,10 +395,6 @@ impl RowColumns {
 
     fn key(&self, row: usize) -> Option<&[u8]> {
         self.key.is_valid(row).then(|| self.key.value(row))
-    }
-
-    fn payload(&self, row: usize) -> Option<&[u8]> {
-        self.payload.is_valid(row).then(|| self.payload.value(row))
     }
 
     fn bad(&self, row: usize, at: usize) -> ReplayError {

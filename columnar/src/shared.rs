@@ -1,12 +1,12 @@
 //! What all partitions of a tiered log share.
 
 use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::io::{self, Write};
 use std::path::{Path as FsPath, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use basalt_log::{Disk, Log, SegmentView};
+use basalt_log::{ChunkBlocks, Disk, Log, SegmentView};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, Semaphore};
 
@@ -261,7 +261,10 @@ impl Source {
                 expected: "there".to_owned(),
             });
         };
-        let mut out = BufWriter::with_capacity(1 << 20, File::create(unfinished).map_err(cache)?);
+        let mut out = ChunkFile {
+            file: File::create(unfinished).map_err(cache)?,
+            blocks: ChunkBlocks::default(),
+        };
         let read = read_chunk(
             self.store.object_store(),
             &self.footers,
@@ -271,10 +274,28 @@ impl Source {
         );
         self.handle.block_on(read)?;
         // The cache is emptied at start, so nothing in it need be durable.
-        out.flush().map_err(cache)?;
+        let ChunkFile { file: out, blocks } = out;
         drop(out);
         std::fs::rename(unfinished, path).map_err(cache)?;
-        SegmentView::open_chunk(disk, path, chunk.base_offset, chunk.end_offset)
+        SegmentView::open_chunk(disk, path, chunk.base_offset, chunk.end_offset, &blocks)
             .map_err(HydrateError::Open)
+    }
+}
+
+/// A hydrated file while it is written: each write is of whole frames.
+struct ChunkFile {
+    file: File,
+    blocks: ChunkBlocks,
+}
+
+impl Write for ChunkFile {
+    fn write(&mut self, frames: &[u8]) -> io::Result<usize> {
+        self.file.write_all(frames)?;
+        self.blocks.push(frames);
+        Ok(frames.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }

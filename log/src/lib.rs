@@ -54,4 +54,4 @@ pub use partition::{Appended, Bounds, HotSnapshot, Partition};
 pub use recovery::Finding;
 pub use residency::{Attempt, Mark, Stretch};
 pub use topic::{Topic, TopicId};
-pub use view::{FrameSlice, SegmentView};
+pub use view::{ChunkBlocks, FrameSlice, SegmentView};

@@ -8,20 +8,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use basalt_proto::{FrameLimits, Offset, PartitionId};
+use basalt_proto::Offset;
 use parking_lot::Mutex;
 
-use crate::block::{Block, BlockBuilder, crc32c, digest_value, new_digest};
-use crate::disk::{Descriptor, Disk, DiskFile};
+use crate::block::{Block, crc32c, digest_value, new_digest};
+use crate::disk::{Descriptor, DiskFile};
 use crate::error::{DiskError, OnDisk, ReadError};
 use crate::index::SegmentIdentity;
 use crate::mmap::{Map, MappedBytes};
 use crate::residency::{Attempt, Stretch};
-use crate::topic::TopicId;
 
+mod chunk;
 mod plan;
 mod search;
 
+pub use chunk::ChunkBlocks;
 pub(crate) use plan::{SlicePlan, plan_slice, resolve_slice, try_resolve_slice};
 
 /// An open file of frames.
@@ -268,53 +269,6 @@ pub struct SegmentView {
 }
 
 impl SegmentView {
-    /// A view of a file of frames that is complete and belongs to no partition: what cold replay hydrates.
-    ///
-    /// # Errors
-    /// [`ReadError::Disk`] when it cannot be opened, [`ReadError::Corrupt`] when it is not whole frames throughout,
-    /// from `base_offset` to `end_offset`.
-    pub fn open_chunk(
-        disk: &dyn Disk,
-        path: &Path,
-        base_offset: Offset,
-        end_offset: Offset,
-    ) -> Result<Self, ReadError> {
-        let file = disk.open(path).on("open", path)?;
-        let bytes = file.len().on("read the length of", path)?;
-        let identity = SegmentIdentity {
-            topic_id: TopicId(0),
-            partition: PartitionId(0),
-            base_offset,
-        };
-        let file = SegmentFile::new(path.to_owned(), identity, file, bytes, bytes);
-        let mut blocks = BlockBuilder::new(CHUNK_BLOCK_BYTES);
-        let mapped = file.bytes(0, bytes)?;
-        let whole = blocks.append(&mapped, 0, FrameLimits::UNLIMITED);
-        let last = blocks
-            .blocks()
-            .last()
-            .map_or(base_offset, Block::end_offset);
-        let first = blocks
-            .blocks()
-            .first()
-            .map_or(base_offset, |block| block.base_offset);
-        if whole != mapped.len() || first < base_offset || last > end_offset {
-            return Err(ReadError::Corrupt {
-                path: path.to_owned(),
-                position: whole as u64,
-                next_offset: end_offset,
-            });
-        }
-        Ok(Self {
-            base_offset,
-            end_offset,
-            file: Arc::new(file),
-            blocks: blocks.blocks().into(),
-            appended_at_ns: 0,
-            sealed: true,
-        })
-    }
-
     /// The segment's file.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -447,6 +401,3 @@ impl SegmentView {
             .take_while(move |block| block.base_offset < end && block.position - begin <= max_bytes)
     }
 }
-
-/// A hydrated chunk's blocks, for lookups only.
-const CHUNK_BLOCK_BYTES: u32 = 64 << 10;

@@ -1,7 +1,7 @@
 use super::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use basalt_log::RealDisk;
+use basalt_log::{ChunkBlocks, RealDisk};
 use basalt_proto::{Frame, Offset};
 
 fn disk() -> Arc<dyn Disk> {
@@ -15,9 +15,12 @@ fn frames(bytes: usize) -> Vec<u8> {
 }
 
 fn write(unfinished: &FsPath, path: &FsPath, bytes: usize) -> Result<SegmentView, HydrateError> {
-    std::fs::write(unfinished, frames(bytes)).unwrap();
+    let frames = frames(bytes);
+    std::fs::write(unfinished, &frames).unwrap();
     std::fs::rename(unfinished, path).unwrap();
-    SegmentView::open_chunk(&RealDisk::new(), path, Offset(0), Offset(1))
+    let mut blocks = ChunkBlocks::default();
+    blocks.push(&frames);
+    SegmentView::open_chunk(&RealDisk::new(), path, Offset(0), Offset(1), &blocks)
         .map_err(HydrateError::Open)
 }
 

@@ -77,6 +77,7 @@ use serde::{Deserialize, Serialize};
 
 pub use form::Form;
 pub(crate) use infer::{Inference, Inferred};
+pub(crate) use render::Payloads;
 pub(crate) use sample::{BYTES as SAMPLE_BYTES, PAYLOADS as SAMPLE_PAYLOADS, sample};
 pub(crate) use shredder::Shredder;
 

@@ -1,8 +1,8 @@
 //! Rows with columns become payloads again.
 
 use arrow::array::{
-    Array, ArrayRef, AsArray, BinaryArray, BooleanArray, Decimal128Array, Float64Array, Int32Array,
-    Int64Array, NullBufferBuilder, StringArray, UInt64Array,
+    Array, ArrayRef, AsArray, BinaryArray, BinaryViewArray, BooleanArray, Decimal128Array,
+    Float64Array, Int32Array, Int64Array, NullBufferBuilder, StringViewArray, UInt64Array,
 };
 use arrow::buffer::{Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow::compute::cast;
@@ -10,7 +10,7 @@ use arrow::datatypes::{DataType, Decimal128Type, Float64Type, Int32Type, Int64Ty
 use arrow::record_batch::RecordBatch;
 
 use super::form::{self, Form};
-use super::template::Part;
+use super::template::{Part, Template};
 use super::{ShredError, ShreddedColumn, Shredding, TEMPLATE_COLUMN, strings};
 use crate::schema::{cold_schema, column};
 
@@ -24,48 +24,13 @@ impl Shredding {
         let full = |_| ShredError::Full {
             rows: rows.num_rows(),
         };
-        let payload_field = cold_schema();
-        let raw = find(
-            rows,
-            payload_field.field(column::PAYLOAD).name(),
-            &DataType::Binary,
-        )?;
-        let raw: &BinaryArray = raw.as_binary();
-        let templates = find(rows, TEMPLATE_COLUMN, &DataType::Int32)?;
-        let templates: &Int32Array = templates.as_primitive::<Int32Type>();
-        let columns: Vec<Rendered> = self
-            .columns()
-            .iter()
-            .map(|column| Rendered::of(column, rows))
-            .collect::<Result<_, _>>()?;
-
+        let payloads = self.payloads(rows)?;
         let mut bytes = Vec::new();
         let mut ends = Vec::with_capacity(rows.num_rows() + 1);
         ends.push(0_i32);
         let mut valid = NullBufferBuilder::new(rows.num_rows());
         for row in 0..rows.num_rows() {
-            let is_shredded = templates.is_valid(row);
-            if is_shredded {
-                let found = templates.value(row);
-                let template = usize::try_from(found)
-                    .ok()
-                    .and_then(|number| self.templates.get(number))
-                    .ok_or(ShredError::Template {
-                        row,
-                        found,
-                        templates: self.templates.len(),
-                    })?;
-                for part in &template.0 {
-                    match part {
-                        Part::Text(text) => bytes.extend_from_slice(text.as_bytes()),
-                        // Its number was checked when the templates were read.
-                        Part::Column(number) => columns[*number as usize].write(row, &mut bytes),
-                    }
-                }
-            } else if raw.is_valid(row) {
-                bytes.extend_from_slice(raw.value(row));
-            }
-            valid.append(is_shredded || raw.is_valid(row));
+            valid.append(payloads.write(row, &mut bytes)?);
             ends.push(i32::try_from(bytes.len()).map_err(full)?);
         }
         Ok(BinaryArray::new(
@@ -73,6 +38,29 @@ impl Shredding {
             Buffer::from_vec(bytes),
             valid.finish(),
         ))
+    }
+
+    /// The same, to be rendered row by row to where they are wanted.
+    ///
+    /// # Errors
+    /// [`ShredError::Column`].
+    pub(crate) fn payloads(&self, rows: &RecordBatch) -> Result<Payloads<'_>, ShredError> {
+        let payload_field = cold_schema();
+        let raw = find(
+            rows,
+            payload_field.field(column::PAYLOAD).name(),
+            &DataType::BinaryView,
+        )?;
+        let numbers = find(rows, TEMPLATE_COLUMN, &DataType::Int32)?;
+        let columns = self.columns().iter();
+        Ok(Payloads {
+            templates: &self.templates,
+            raw: raw.as_binary_view().clone(),
+            numbers: numbers.as_primitive::<Int32Type>().clone(),
+            columns: columns
+                .map(|column| Rendered::of(column, rows))
+                .collect::<Result<_, _>>()?,
+        })
     }
 
     /// `rows` with [`Shredding::render`]'s result as `_payload`.
@@ -90,7 +78,49 @@ impl Shredding {
     }
 }
 
-/// A column by its name, as the type that it was written with. Readers may ask for the same values in another layout, such as views.
+/// The payloads of some rows of a shredded file.
+pub(crate) struct Payloads<'a> {
+    templates: &'a [Template],
+    raw: BinaryViewArray,
+    /// Each row's template; NULL where the row has its payload in `raw`, or has none.
+    numbers: Int32Array,
+    columns: Vec<Rendered>,
+}
+
+impl Payloads<'_> {
+    /// Appends a row's payload; `false` if it has none.
+    ///
+    /// # Errors
+    /// [`ShredError::Template`].
+    pub(crate) fn write(&self, row: usize, out: &mut Vec<u8>) -> Result<bool, ShredError> {
+        if self.numbers.is_null(row) {
+            let is_there = self.raw.is_valid(row);
+            if is_there {
+                out.extend_from_slice(self.raw.value(row));
+            }
+            return Ok(is_there);
+        }
+        let found = self.numbers.value(row);
+        let template = usize::try_from(found)
+            .ok()
+            .and_then(|number| self.templates.get(number))
+            .ok_or(ShredError::Template {
+                row,
+                found,
+                templates: self.templates.len(),
+            })?;
+        for part in &template.0 {
+            match part {
+                Part::Text(text) => out.extend_from_slice(text.as_bytes()),
+                // Its number was checked when the templates were read.
+                Part::Column(number) => self.columns[*number as usize].write(row, out),
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// A column by its name as an array of `expected`, if it has such values: readers ask for them in several layouts.
 fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
     let array = rows
         .column_by_name(name)
@@ -100,7 +130,7 @@ fn find(rows: &RecordBatch, name: &str, expected: &DataType) -> Result<ArrayRef,
     typed(array, name, expected)
 }
 
-/// The values of a column as the type that it was written with.
+/// The values of a column as an array of `expected`. Views of plain values point into these.
 fn typed(array: &ArrayRef, name: &str, expected: &DataType) -> Result<ArrayRef, ShredError> {
     let missing = || ShredError::Column {
         name: name.to_owned(),
@@ -117,10 +147,20 @@ fn typed(array: &ArrayRef, name: &str, expected: &DataType) -> Result<ArrayRef, 
 /// Whether an array of type `found` holds the same values as one of type `expected`, one for one.
 fn is_layout_of(found: &DataType, expected: &DataType) -> bool {
     match (found, expected) {
-        (DataType::Utf8View | DataType::LargeUtf8, DataType::Utf8)
-        | (DataType::BinaryView | DataType::LargeBinary, DataType::Binary) => true,
-        (DataType::Dictionary(_, values), _) => **values == *expected,
+        (DataType::Utf8 | DataType::LargeUtf8, DataType::Utf8View)
+        | (DataType::Binary | DataType::LargeBinary, DataType::BinaryView) => true,
+        (DataType::Dictionary(_, values), _) => {
+            **values == *expected || is_layout_of(values, expected)
+        }
         _ => false,
+    }
+}
+
+/// The layout in which values of a form are rendered.
+fn layout(form: Form) -> DataType {
+    match form.data_type() {
+        DataType::Utf8 => DataType::Utf8View,
+        data_type => data_type,
     }
 }
 
@@ -136,13 +176,13 @@ enum Values {
     Uint(UInt64Array),
     Double(Float64Array, Form),
     Decimal(Decimal128Array, u8),
-    String { texts: StringArray, ascii: bool },
-    Json(StringArray),
+    String { texts: StringViewArray, ascii: bool },
+    Json(StringViewArray),
 }
 
 impl Rendered {
     fn of(column: &ShreddedColumn, rows: &RecordBatch) -> Result<Self, ShredError> {
-        let array = find(rows, &column.name, &column.form.data_type())?;
+        let array = find(rows, &column.name, &layout(column.form))?;
         Ok(Self::of_typed(column, &array))
     }
 
@@ -151,7 +191,7 @@ impl Rendered {
         column: &ShreddedColumn,
         values: &ArrayRef,
     ) -> Result<Self, ShredError> {
-        let array = typed(values, &column.name, &column.form.data_type())?;
+        let array = typed(values, &column.name, &layout(column.form))?;
         Ok(Self::of_typed(column, &array))
     }
 
@@ -167,10 +207,10 @@ impl Rendered {
                 Values::Decimal(array.as_primitive::<Decimal128Type>().clone(), scale)
             }
             Form::String | Form::AsciiString => Values::String {
-                texts: array.as_string().clone(),
+                texts: array.as_string_view().clone(),
                 ascii: column.form == Form::AsciiString,
             },
-            Form::Json => Values::Json(array.as_string().clone()),
+            Form::Json => Values::Json(array.as_string_view().clone()),
         };
         Self {
             nulls: array.nulls().cloned(),

@@ -22,7 +22,7 @@ fn through_rows(frames: &[u8], slice: usize) -> Vec<u8> {
     while at < rows.num_rows() {
         let length = slice.min(rows.num_rows() - at);
         rebuilder
-            .push(&rows.slice(at, length), &mut rebuilt)
+            .push(&rows.slice(at, length), None, &mut rebuilt)
             .unwrap();
         at += length;
     }
