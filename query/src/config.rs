@@ -38,12 +38,17 @@ pub struct QueryConfig {
     /// 5 minutes.
     pub timeout: Duration,
     /// Rows in a batch. Default 8192; fewer give the first row sooner, more cost less a row. Where rows are very wide,
-    /// fewer are taken.
+    /// fewer are taken. At most [`Self::MAX_BATCH_ROWS`].
     pub batch_rows: usize,
     /// Parallel streams of one query, and threads that all queries share. Default: the number of processors.
     pub target_partitions: usize,
     /// The server's settings, which the engine only shows. Default: none.
     pub settings: Arc<[Setting]>,
+}
+
+impl QueryConfig {
+    /// The most rows that a batch may have: columns take room for all of them at once.
+    pub const MAX_BATCH_ROWS: usize = 1 << 20;
 }
 
 impl Default for QueryConfig {

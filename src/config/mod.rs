@@ -12,6 +12,7 @@ mod section;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+use basalt_query::QueryConfig;
 use serde::{Deserialize, Serialize};
 
 pub use load::{ConfigError, Loaded, Overrides};
@@ -187,7 +188,7 @@ section! {
         /// Milliseconds after which a query is cancelled. Safe: 1,000 and more.
         timeout_ms: u64 = 300_000, in 1 ..= YEAR_MS;
         /// Rows in a batch. Larger: less overhead a row, more memory. Safe: 1,024 to 65,536.
-        batch_rows: usize = 8_192, in 1 ..= 1_048_576;
+        batch_rows: usize = 8_192, in 1 ..= QueryConfig::MAX_BATCH_ROWS;
         /// Threads a query may use; 0 takes as many as the machine has cores.
         target_partitions: usize = 0, in 0 ..= 1_024;
     }

@@ -16,6 +16,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 
 use super::SnapshotError;
+use crate::QueryConfig;
 
 const VERSION: u8 = 1;
 /// Bytes of a token before they are text: some thousand partitions.
@@ -137,7 +138,12 @@ fn take(bytes: &mut &[u8]) -> Option<u64> {
 
 fn read(mut bytes: &[u8]) -> Option<Token> {
     let bytes = &mut bytes;
-    let batch_rows = u32::try_from(take(bytes)?).ok().filter(|rows| *rows > 0)?;
+    // Whoever made the token may have made it up: room for a batch is taken before there are rows.
+    let allowed = 1..=QueryConfig::MAX_BATCH_ROWS as u64;
+    let batch_rows = take(bytes)?;
+    let batch_rows = allowed
+        .contains(&batch_rows)
+        .then(|| u32::try_from(batch_rows).ok())??;
     let count = take(bytes)?;
     let mut topics = Vec::new();
     // Nothing is allocated for what a number claims: each topic takes bytes that are there.
@@ -246,11 +252,15 @@ mod tests {
             Token::from_text(&URL_SAFE_NO_PAD.encode(bytes))
         };
         assert!(sealed(&[1, 1, 0]).is_ok());
+        assert!(sealed(&[1, 0x80, 0x80, 0x40, 0]).is_ok());
         for content in [
             &[][..],
             &[2, 1, 0],
             &[1],
             &[1, 0, 0],
+            // 4,294,967,295 and 1,048,577 rows in a batch.
+            &[1, 0xff, 0xff, 0xff, 0xff, 0x0f, 0],
+            &[1, 0x81, 0x80, 0x40, 0],
             &[1, 1, 0, 0],
             &[1, 1, 1],
             &[
