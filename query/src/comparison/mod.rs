@@ -1,26 +1,25 @@
-//! Comparisons that would fail where an answer is known.
+//! Comparisons that would fail, or be wrong, where an answer is known.
 //!
-//! Sides of a comparison take one type before they are compared, and a value that does not fit it fails the query. Two cases
-//! are common with bound values, and have an answer:
+//! Sides of a comparison take one type before they are compared, and a value that does not fit it fails the query, or is cut to it.
+//! These have an answer:
 //!
-//! - a moment beyond what nanoseconds in 64 bits can say (the years 1 and 9999 of many programs) is later, or earlier, than
-//!   every stamp;
+//! - a moment and stamps of a coarser unit, or of nanoseconds that cannot say it ([`moments`]);
 //! - text compared with a decimal is read with all its digits, not in the decimal's own few; text that is no number is unknown
 //!   (NULL), as a pattern on bytes that are no text is.
 
-use arrow::datatypes::{DECIMAL256_MAX_PRECISION, DataType, TimeUnit};
+mod moments;
+
+use arrow::datatypes::{DECIMAL256_MAX_PRECISION, DataType};
+use datafusion::common::DFSchema;
 use datafusion::common::tree_node::Transformed;
-use datafusion::common::{DFSchema, ScalarValue};
 use datafusion::config::ConfigOptions;
 use datafusion::error::Result;
-use datafusion::logical_expr::expr::{Between, Cast, TryCast};
+use datafusion::logical_expr::expr::{Cast, TryCast};
 use datafusion::logical_expr::expr_rewriter::FunctionRewrite;
 use datafusion::logical_expr::{BinaryExpr, Expr, ExprSchemable, Operator};
 
 /// As many digits behind the point as before it.
 const DECIMAL: DataType = DataType::Decimal256(DECIMAL256_MAX_PRECISION, 38);
-
-const DAY_NS: i128 = 86_400_000_000_000;
 
 /// Gives the sides of such comparisons a type in which both have a value.
 #[derive(Debug)]
@@ -41,7 +40,14 @@ impl FunctionRewrite for ComparisonRewrite {
             Expr::BinaryExpr(comparison) if is_comparison(comparison.op) => {
                 binary(comparison, schema)
             }
-            Expr::Between(between) => range(between, schema),
+            Expr::Between(between) => match moments::range(&between, schema) {
+                Some(rewritten) => Transformed::yes(rewritten),
+                None => Transformed::no(Expr::Between(between)),
+            },
+            Expr::InList(list) => match moments::list(&list, schema) {
+                Some(rewritten) => Transformed::yes(rewritten),
+                None => Transformed::no(Expr::InList(list)),
+            },
             other => Transformed::no(other),
         })
     }
@@ -79,29 +85,11 @@ fn binary(comparison: BinaryExpr, schema: &DFSchema) -> Transformed<Expr> {
     if is_decimal(&left_type) && is_text(&right_type) {
         return sides(as_decimal(*left), text_as_decimal(*right));
     }
-    if let Some(clamped) = clamped(&right, &left_type) {
-        return sides(*left, clamped);
+    let comparison = BinaryExpr { left, op, right };
+    match moments::binary(&comparison, &left_type, &right_type) {
+        Some(rewritten) => Transformed::yes(rewritten),
+        None => Transformed::no(Expr::BinaryExpr(comparison)),
     }
-    if let Some(clamped) = clamped(&left, &right_type) {
-        return sides(clamped, *right);
-    }
-    Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right }))
-}
-
-fn range(between: Between, schema: &DFSchema) -> Transformed<Expr> {
-    let Ok(data_type) = between.expr.get_type(schema) else {
-        return Transformed::no(Expr::Between(between));
-    };
-    let low = clamped(&between.low, &data_type);
-    let high = clamped(&between.high, &data_type);
-    if low.is_none() && high.is_none() {
-        return Transformed::no(Expr::Between(between));
-    }
-    Transformed::yes(Expr::Between(Between {
-        low: low.map_or(between.low, Box::new),
-        high: high.map_or(between.high, Box::new),
-        ..between
-    }))
 }
 
 fn is_text(data_type: &DataType) -> bool {
@@ -124,30 +112,4 @@ fn text_as_decimal(text: Expr) -> Expr {
 
 fn as_decimal(number: Expr) -> Expr {
     Expr::Cast(Cast::new(Box::new(number), DECIMAL))
-}
-
-/// `moment`, compared with stamps of `stamps`, as the nearest stamp, if it is not one itself.
-fn clamped(moment: &Expr, stamps: &DataType) -> Option<Expr> {
-    let DataType::Timestamp(TimeUnit::Nanosecond, zone) = stamps else {
-        return None;
-    };
-    let Expr::Literal(value, _) = moment else {
-        return None;
-    };
-    let ns = match value {
-        ScalarValue::TimestampSecond(Some(value), _) => i128::from(*value) * 1_000_000_000,
-        ScalarValue::TimestampMillisecond(Some(value), _) => i128::from(*value) * 1_000_000,
-        ScalarValue::TimestampMicrosecond(Some(value), _) => i128::from(*value) * 1_000,
-        ScalarValue::Date32(Some(days)) => i128::from(*days) * DAY_NS,
-        ScalarValue::Date64(Some(ms)) => i128::from(*ms) * 1_000_000,
-        _ => return None,
-    };
-    // No record has either of these stamps: those that would are NULL.
-    let nearest = match i64::try_from(ns) {
-        Ok(_) => return None,
-        Err(_) if ns > 0 => i64::MAX,
-        Err(_) => i64::MIN,
-    };
-    let nearest = ScalarValue::TimestampNanosecond(Some(nearest), zone.clone());
-    Some(Expr::Literal(nearest, None))
 }

@@ -8,6 +8,7 @@ mod control;
 mod ddl;
 mod engine;
 mod flight;
+mod moments;
 mod prepared;
 mod pruning;
 mod remote;
