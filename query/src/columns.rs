@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use arrow::datatypes::{Schema, SchemaRef};
+use arrow::datatypes::{DataType, Field, FieldRef, Schema, SchemaRef};
 use basalt_columnar::{ColdFile, SQL_COLUMN_COUNT};
 use basalt_schema::{Format, TopicSchema};
 
@@ -16,12 +16,21 @@ pub(crate) struct TopicColumns {
     typed: Option<Arc<TopicSchema>>,
 }
 
+/// A stored column in the layout in which it is read: texts as views of what was decompressed, which are not copied.
+pub(crate) fn scanned(field: &Field) -> FieldRef {
+    let data_type = match field.data_type() {
+        DataType::Utf8 => DataType::Utf8View,
+        other => other.clone(),
+    };
+    Arc::new(field.clone().with_data_type(data_type))
+}
+
 impl TopicColumns {
     pub(crate) fn new(typed: Option<Arc<TopicSchema>>) -> Self {
         let schema = match &typed {
             None => topic_schema(),
             Some(typed) => {
-                let declared = typed.fields().into_iter().map(Arc::new);
+                let declared = typed.fields().into_iter().map(|field| scanned(&field));
                 let fields = topic_schema()
                     .fields()
                     .iter()

@@ -6,19 +6,20 @@
 //! [`crate::cold_scan`] does for JSON functions holds for them, and hot rows have them too.
 //!
 //! Which there are is said by the manifests of the topic's files, without opening one. A column has the narrowest type that all of its
-//! files' forms share: BOOLEAN, BIGINT, DOUBLE, else text. A value that is of another type is NULL (text has a text for all).
+//! files' forms share: BOOLEAN, BIGINT, DOUBLE, else text. A value that is of another type is NULL (text has a text for all). A read
+//! `AS OF` a token has none of them, since files change while a token stays (QRY-15).
 
 use std::sync::Arc;
 
-use basalt_columnar::PartitionSnapshot;
+use basalt_columnar::ColdFile;
 use basalt_columnar::shred::{Form, ShreddedColumn};
 use basalt_proto::TopicName;
 use datafusion::catalog::TableProvider;
 use datafusion::catalog::view::ViewTable;
 use datafusion::common::TableReference;
 use datafusion::datasource::provider_as_source;
-use datafusion::error::Result;
-use datafusion::logical_expr::{Expr, LogicalPlanBuilder};
+use datafusion::error::{DataFusionError, Result};
+use datafusion::logical_expr::{Expr, LogicalPlanBuilder, ScalarUDF};
 use datafusion::prelude::{ident, lit};
 
 use crate::json::FieldFunctions;
@@ -85,9 +86,12 @@ impl PayloadColumns {
         if self.names.is_empty() {
             return Ok(table);
         }
-        let columns = named(&snapshots.topic(topic), &self.names);
+        let columns = named(&snapshots.cold_files(topic), &self.names);
         if columns.is_empty() {
             return Ok(table);
+        }
+        if snapshots.as_of().is_some() {
+            return Err(unrepeatable(&columns[0], &self.functions));
         }
         let own = table.schema();
         let own = own.fields().iter().map(|field| ident(field.name()));
@@ -101,9 +105,9 @@ impl PayloadColumns {
 }
 
 /// The columns of these names, in the order of the names. A name that is that of different fields in different files is none's.
-fn named(snapshots: &[PartitionSnapshot], names: &[String]) -> Vec<Inferred> {
-    let files = snapshots.iter().flat_map(|snapshot| &snapshot.cold);
+fn named(files: &[Arc<ColdFile>], names: &[String]) -> Vec<Inferred> {
     let columns: Vec<&ShreddedColumn> = files
+        .iter()
         .filter_map(|file| file.shredded.as_deref())
         .flatten()
         .collect();
@@ -126,16 +130,31 @@ fn named(snapshots: &[PartitionSnapshot], names: &[String]) -> Vec<Inferred> {
     names.iter().filter_map(of_name).collect()
 }
 
+/// Files come and go while a token stays, and a column's type with them.
+fn unrepeatable(column: &Inferred, functions: &FieldFunctions) -> DataFusionError {
+    let path: Vec<_> = column.path.iter().map(|key| format!("'{key}'")).collect();
+    DataFusionError::Plan(format!(
+        "\"{}\" is no column of a table AS OF a token, since its type follows the files that there are at the time: say {}(_payload, \
+         {}) instead, or give the topic a schema",
+        column.name,
+        column.function(functions).name(),
+        path.join(", "),
+    ))
+}
+
 impl Inferred {
-    fn expr(&self, functions: &FieldFunctions) -> Expr {
-        let function = match self.kind {
+    fn function<'a>(&self, functions: &'a FieldFunctions) -> &'a Arc<ScalarUDF> {
+        match self.kind {
             Kind::Bool => &functions.get_bool,
             Kind::Int => &functions.get_int,
             Kind::Float => &functions.get_float,
             Kind::Text => &functions.as_text,
-        };
+        }
+    }
+
+    fn expr(&self, functions: &FieldFunctions) -> Expr {
         let path = self.path.iter().map(|key| lit(key.as_str()));
-        function
+        self.function(functions)
             .call(std::iter::once(ident("_payload")).chain(path).collect())
             .alias(&self.name)
     }

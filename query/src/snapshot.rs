@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use arrow::datatypes::{Schema, SchemaRef};
 use basalt_columnar::{
-    PartitionSnapshot, SQL_COLUMN_COUNT, TieredLog, TieredPartition, cold_schema,
+    ColdFile, PartitionSnapshot, SQL_COLUMN_COUNT, TieredLog, TieredPartition, cold_schema,
 };
 use basalt_log::TopicId;
 use basalt_proto::{Offset, TopicName};
@@ -131,6 +131,13 @@ impl QuerySnapshots {
     /// The topic's partitions as they are, once for the query; empty if the topic is gone.
     pub(crate) fn topic(&self, name: &TopicName) -> Arc<[PartitionSnapshot]> {
         self.taken(name).partitions
+    }
+
+    /// The cold files that the topic has now. A look, which settles nothing for the query.
+    pub(crate) fn cold_files(&self, name: &TopicName) -> Vec<Arc<ColdFile>> {
+        let (topic, _) = self.look(name);
+        let files = topic.partitions.iter().flat_map(|snapshot| &snapshot.cold);
+        files.cloned().collect()
     }
 
     fn taken(&self, name: &TopicName) -> Taken {

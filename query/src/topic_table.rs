@@ -230,7 +230,7 @@ pub(crate) fn cold_rows(
 ) -> Result<Arc<dyn ExecutionPlan>> {
     let computed = |files: &[Arc<ColdFile>]| {
         scan_computed(request.columns, projection, |stored| {
-            cold_scan::plan(request, topic_schema(), files, stored, limit)
+            cold_scan::plan(request, &topic_schema(), files, stored, limit)
         })
     };
     if request.columns.computed_by(projection).is_none() {
@@ -243,7 +243,7 @@ pub(crate) fn cold_rows(
     if stored.is_empty() {
         return computed(files);
     }
-    let table = Arc::clone(request.columns.schema());
+    let table = request.columns.schema();
     let stored = cold_scan::plan(request, table, &stored, projection, limit)?;
     match others.is_empty() {
         true => Ok(stored),

@@ -2,9 +2,12 @@
 
 use std::sync::Arc;
 
-use arrow::array::{RecordBatch, RecordBatchOptions};
+use arrow::array::{
+    Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray, RecordBatch,
+    RecordBatchOptions, downcast_primitive_array,
+};
 use arrow::compute::BatchCoalescer;
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, SchemaRef};
 use datafusion::common::config::ConfigOptions;
 use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode, TreeNodeRecursion};
 use datafusion::error::{DataFusionError, Result};
@@ -170,6 +173,33 @@ fn exact(
     })
 }
 
+/// The same rows with zeros in the place of NULLs: what stands there differs by where a row was read from, and is sent along.
+fn blanked(batch: RecordBatch) -> Result<RecordBatch> {
+    let (schema, columns, _) = batch.into_parts();
+    let columns = columns.iter().map(blank).collect();
+    Ok(RecordBatch::try_new(schema, columns)?)
+}
+
+fn blank(array: &ArrayRef) -> ArrayRef {
+    if array.null_count() == 0 {
+        return Arc::clone(array);
+    }
+    downcast_primitive_array!(
+        array => Arc::new(blank_primitive(array)),
+        DataType::Boolean => {
+            let array = array.as_boolean();
+            let valid = array.nulls().map_or_else(|| array.values().clone(), |nulls| nulls.inner() & array.values());
+            Arc::new(BooleanArray::new(valid, array.nulls().cloned()))
+        }
+        _ => Arc::clone(array),
+    )
+}
+
+fn blank_primitive<T: ArrowPrimitiveType>(array: &PrimitiveArray<T>) -> PrimitiveArray<T> {
+    let values = array.iter().map(Option::unwrap_or_default).collect();
+    PrimitiveArray::new(values, array.nulls().cloned()).with_data_type(array.data_type().clone())
+}
+
 /// Rows on their way to a batch.
 enum Gathering {
     Columns(BatchCoalescer),
@@ -197,7 +227,7 @@ impl Gathering {
 
     fn push(&mut self, batch: RecordBatch) -> Result<()> {
         match self {
-            Self::Columns(columns) => columns.push_batch(batch)?,
+            Self::Columns(columns) => columns.push_batch(blanked(batch)?)?,
             Self::Counted { waiting, .. } => *waiting += batch.num_rows(),
         }
         Ok(())
@@ -273,7 +303,7 @@ impl PhysicalOptimizerRule for UnionsInOrder {
 
 #[cfg(test)]
 mod tests {
-    use arrow::array::{ArrayRef, Int64Array};
+    use arrow::array::Int64Array;
 
     use super::*;
 

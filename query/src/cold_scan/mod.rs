@@ -7,9 +7,10 @@ mod path;
 mod payload;
 mod shredded;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use arrow::datatypes::SchemaRef;
+use arrow::datatypes::{DataType, FieldRef, Schema, SchemaRef};
 use basalt_columnar::{ColdFile, PartitionSnapshot};
 use datafusion::common::config::TableParquetOptions;
 use datafusion::datasource::listing::PartitionedFile;
@@ -21,6 +22,7 @@ use datafusion::error::Result;
 use datafusion::physical_plan::ExecutionPlan;
 use object_store::ObjectMeta;
 
+use crate::columns::scanned;
 use crate::prune::RowRange;
 use crate::topic_table::{Chosen, ScanRequest};
 use columns::TableColumns;
@@ -75,7 +77,7 @@ fn range(snapshot: &PartitionSnapshot, file: &ColdFile) -> RowRange {
 /// if all of the files store them.
 pub(crate) fn plan(
     request: &ScanRequest<'_>,
-    table: SchemaRef,
+    table: &SchemaRef,
     files: &[Arc<ColdFile>],
     projection: &[usize],
     limit: Option<usize>,
@@ -87,7 +89,7 @@ pub(crate) fn plan(
         global: request.state.config_options().execution.parquet.clone(),
         ..TableParquetOptions::default()
     };
-    let mut source = ParquetSource::new(table)
+    let mut source = ParquetSource::new(with_fields(table, files))
         .with_table_parquet_options(options)
         .with_parquet_file_reader_factory(Arc::new(ReadersInTurn::new(
             CachedParquetFileReaderFactory::new(store, footers),
@@ -104,6 +106,24 @@ pub(crate) fn plan(
         .with_expr_adapter(Some(Arc::new(TableColumns)))
         .build();
     Ok(DataSourceExec::from_data_source(config))
+}
+
+/// `table`, and behind its columns those fields of shredded payloads that are text in each file that has them, so that they are
+/// read in the layout of the table's own.
+fn with_fields(table: &SchemaRef, files: &[Arc<ColdFile>]) -> SchemaRef {
+    let shredded = files.iter().filter_map(|file| file.shredded.as_ref());
+    let mut columns: HashMap<&str, (FieldRef, bool)> = HashMap::new();
+    for column in shredded.flat_map(|columns| columns.iter()) {
+        let is_text = column.form.data_type() == DataType::Utf8;
+        columns
+            .entry(&column.name)
+            .or_insert_with(|| (scanned(&column.field()), true))
+            .1 &= is_text;
+    }
+    let texts = columns.into_values().filter(|(_, is_text)| *is_text);
+    let fields = table.fields().iter().cloned();
+    let fields: Vec<_> = fields.chain(texts.map(|(field, _)| field)).collect();
+    Arc::new(Schema::new(fields))
 }
 
 fn partitioned_file(file: &ColdFile) -> PartitionedFile {

@@ -219,7 +219,8 @@ impl FieldOfPayload {
                     return Ok(cast(values, &DataType::Float64)?);
                 }
                 ("json_as_text", Some(form)) if form != Form::Json => {
-                    return Ok(Arc::new(self.json_values(values)?));
+                    let texts = self.json_values(values)?;
+                    return Ok(cast(&texts, self.return_field.data_type())?);
                 }
                 _ => {}
             }

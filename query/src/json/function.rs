@@ -66,15 +66,17 @@ impl ScalarUDFImpl for JsonFunction {
         {
             *first = text;
         }
-        self.text.return_type(&arg_types)
+        self.text.return_type(&arg_types).map(views)
     }
 
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let arg_fields = text_fields(args.arg_fields);
-        self.text.return_field_from_args(ReturnFieldArgs {
+        let field = self.text.return_field_from_args(ReturnFieldArgs {
             arg_fields: &arg_fields,
             scalar_arguments: args.scalar_arguments,
-        })
+        })?;
+        let data_type = views(field.data_type().clone());
+        Ok(Arc::new(field.as_ref().clone().with_data_type(data_type)))
     }
 
     fn invoke_with_args(&self, mut args: ScalarFunctionArgs) -> Result<ColumnarValue> {
@@ -83,7 +85,16 @@ impl ScalarUDFImpl for JsonFunction {
             args.args.insert(0, text_value(first));
         }
         args.arg_fields = text_fields(&args.arg_fields);
-        self.text.invoke_with_args(args)
+        // The function itself is held to what it gives.
+        if *args.return_field.data_type() == DataType::Utf8View {
+            let field = args.return_field.as_ref().clone();
+            args.return_field = Arc::new(field.with_data_type(DataType::Utf8));
+        }
+        let result = self.text.invoke_with_args(args)?;
+        match views(result.data_type()) {
+            data_type if data_type == result.data_type() => Ok(result),
+            data_type => result.cast_to(&data_type, None),
+        }
     }
 
     fn placement(&self, args: &[ExpressionPlacement]) -> ExpressionPlacement {
@@ -103,6 +114,14 @@ impl ScalarUDFImpl for JsonFunction {
 
     fn documentation(&self) -> Option<&Documentation> {
         self.text.documentation()
+    }
+}
+
+/// The layout of a result: texts are views, as the columns of cold files are read, so that neither is copied to meet the other.
+fn views(data_type: DataType) -> DataType {
+    match data_type {
+        DataType::Utf8 => DataType::Utf8View,
+        other => other,
     }
 }
 

@@ -44,6 +44,18 @@ async fn token(fixture: &Fixture) -> String {
     rows.snapshot().unwrap().to_owned()
 }
 
+/// The same of topics with declared columns, with lines, and with stamps that no column can say.
+const TYPED: [&str; 8] = [
+    "SELECT * FROM typed AS OF '{}'",
+    "SELECT n, x, s, ok, tags, _timestamp, _error FROM typed AS OF '{}' WHERE _offset % 3 <> 1",
+    "SELECT s, sum(x), avg(n) FROM typed AS OF '{}' GROUP BY s",
+    "SELECT json_get_int(_payload, 'n'), json_get_bool(_payload, 'ok'), _payload->>'s' FROM typed AS OF '{}'",
+    "SELECT * FROM lines AS OF '{}'",
+    "SELECT _offset, _key, n FROM lines AS OF '{}' WHERE n > 3 LIMIT 11",
+    "SELECT n, s FROM typed AS OF '{}' WHERE s < 'c' ORDER BY n NULLS FIRST, _offset LIMIT 9",
+    "SELECT typed.n, lines._offset FROM typed AS OF '{}' JOIN lines AS OF '{}' ON typed.n = lines.n",
+];
+
 /// Everything a client gets, byte for byte.
 async fn bytes(fixture: &Fixture, sql: &str) -> Vec<u8> {
     let batches = fixture.batches(sql).await;
@@ -302,4 +314,122 @@ async fn a_cut_has_nothing_that_came_later_and_sys_tables_are_as_they_are() {
     let sql = format!("SELECT * FROM t AS OF '{one}'");
     let rows = fixture.engine.query(&sql).await.unwrap();
     assert_eq!(rows.snapshot(), Some(one.as_str()));
+}
+
+#[tokio::test]
+async fn a_cut_of_typed_topics_is_read_again_byte_for_byte() {
+    let columns = r#"[{"name":"n","type":"int64"},{"name":"x","type":"float64"},{"name":"s","type":"string"},
+        {"name":"ok","type":"bool"},{"name":"tags","type":"list<string>"}]"#;
+    let mut random = Random(11);
+    let mut fixture = Fixture::with_configs(crate::QueryConfig::default(), |cold| {
+        basalt_columnar::ColdConfig {
+            shred_json: true,
+            ..cold
+        }
+    })
+    .await;
+    for (topic, format) in [("typed", "json"), ("lines", "ndjson")] {
+        fixture.create(topic, 1, 8 << 10).await;
+        fixture.set_schema(
+            topic,
+            &format!(r#"{{"format":"{format}","columns":{columns}}}"#),
+        );
+    }
+    let write = async |fixture: &Fixture, random: &mut Random| {
+        for index in 0..60 {
+            let n = random.below(9);
+            let value = |random: &mut Random, text: String| match random.below(4) {
+                0 => "null".to_owned(),
+                _ => text,
+            };
+            let s = value(
+                random,
+                format!("\"{}\"", ["a", "b", "c"][n.to_le_bytes()[0] as usize % 3]),
+            );
+            let number = value(random, n.to_string());
+            let ok = value(random, n.is_multiple_of(2).to_string());
+            let payload = match random.below(11) {
+                0 => "no json".to_owned(),
+                1 => "{}".to_owned(),
+                _ => format!(r#"{{"n":{number},"s":{s},"ok":{ok},"x":{n}.5,"tags":["t",null]}}"#),
+            };
+            let stamp = match random.below(5) {
+                0 => u64::MAX,
+                _ => index,
+            };
+            let frame = Frame::record(stamp, b"key", payload.as_bytes());
+            fixture.append("typed", 0, &[frame]).await;
+            let lines = format!("{payload}\n{{\"n\":{n}}}\n");
+            let mut frame = Frame::record(stamp, b"key", lines.as_bytes());
+            frame.header.record_count = 2;
+            fixture.append("lines", 0, &[frame]).await;
+        }
+    };
+    write(&fixture, &mut random).await;
+    let sql = "SELECT count(*) FROM typed, (SELECT count(*) FROM lines)";
+    let rows = fixture.engine.query(sql).await.unwrap();
+    let token = rows.snapshot().unwrap().to_owned();
+    drop(rows);
+    let mut expected: Vec<Vec<u8>> = Vec::new();
+    for statement in TYPED {
+        expected.push(bytes(&fixture, &statement.replace("{}", &token)).await);
+    }
+    for step in 0..5 {
+        match step {
+            0 => write(&fixture, &mut random).await,
+            1 | 3 => {
+                fixture.cool("typed").await;
+                fixture.cool("lines").await;
+                write(&fixture, &mut random).await;
+            }
+            2 => fixture = fixture.restarted().await,
+            _ => {
+                fixture.cool("typed").await;
+                fixture.cool("lines").await;
+                let report = fixture.tiered.maintain().await;
+                assert!(report.merged.files_in > 0, "{report:?}");
+            }
+        }
+        for (statement, expected) in TYPED.iter().zip(&expected) {
+            let found = bytes(&fixture, &statement.replace("{}", &token)).await;
+            assert!(found == *expected, "step {step}: {statement}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn columns_whose_types_follow_files_are_refused_as_of_a_token() {
+    let fixture = Fixture::with_configs(crate::QueryConfig::default(), |cold| {
+        basalt_columnar::ColdConfig {
+            shred_json: true,
+            ..cold
+        }
+    })
+    .await;
+    fixture.create("t", 1, 1 << 20).await;
+    fixture.create("u", 1, 1 << 20).await;
+    let payload = &br#"{"a":{"b":1}}"#[..];
+    fixture.append_payloads("t", 0, &[payload; 200]).await;
+    fixture.cool("t").await;
+    assert_eq!(
+        fixture.rows("SELECT sum(\"payload.a.b\") FROM t").await,
+        ["200"]
+    );
+    let token = token(&fixture).await;
+    let error = fixture
+        .error(&format!(
+            "SELECT sum(\"payload.a.b\") FROM t AS OF '{token}'"
+        ))
+        .await;
+    assert_eq!(error.status().code(), Code::InvalidArgument);
+    let text = error.to_string();
+    assert!(text.contains("json_get_int(_payload, 'a', 'b')"), "{text}");
+    assert_eq!(
+        fixture
+            .rows(&format!(
+                "SELECT sum(json_get_int(_payload, 'a', 'b')) FROM t AS OF '{token}'"
+            ))
+            .await,
+        ["200"]
+    );
 }

@@ -109,3 +109,22 @@ async fn counting_reads_no_hot_block() {
         ["501"]
     );
 }
+
+#[tokio::test]
+async fn a_limit_counts_rows_that_pass_the_filter() {
+    let fixture = fixture().await;
+    let count = fixture.rows("SELECT count(*) FROM t").await;
+    let count: usize = count[0].parse().unwrap();
+    // One in a hundred, spread over all files.
+    let matching = count / 100;
+    for (limit, expected) in [
+        ("LIMIT 3", 3.min(matching)),
+        ("LIMIT 1000000", matching),
+        ("LIMIT 1000000 OFFSET 1", matching - 1),
+    ] {
+        let sql = format!(
+            "SELECT count(*) FROM (SELECT _offset FROM t WHERE _offset % 100 = 99 {limit})"
+        );
+        assert_eq!(fixture.rows(&sql).await, [expected.to_string()], "{limit}");
+    }
+}

@@ -450,7 +450,7 @@ async fn inferred_columns_are_there_when_they_are_named() {
     );
     let types =
         r#"SELECT arrow_typeof("payload.number"), arrow_typeof("payload.carrier") FROM t LIMIT 1"#;
-    assert_eq!(fixture.rows(types).await, ["Int64|Utf8"]);
+    assert_eq!(fixture.rows(types).await, ["Int64|Utf8View"]);
     let error = fixture.error(r#"SELECT "payload.nothing" FROM t"#).await;
     assert_eq!(error.status().code(), tonic::Code::InvalidArgument);
 }

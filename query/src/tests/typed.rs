@@ -1,10 +1,16 @@
 //! Tables of typed topics: the same rows hot, cold and half and half.
 
+use std::sync::Arc;
+
+use arrow::record_batch::RecordBatch;
 use basalt_log::TopicConfig;
 use basalt_proto::Frame;
 use basalt_proto::batch::{BatchFields, BatchWriter, Compression, RecordToWrite};
+use datafusion::physical_plan::collect;
 
 use super::{Fixture, TIERS, Tier, name};
+use crate::control::QueryPool;
+use crate::parameters::Query;
 
 const ORDERS: &str = r#"{"format":"json","columns":[
     {"name":"id","type":"int64"},
@@ -16,7 +22,7 @@ const ORDERS: &str = r#"{"format":"json","columns":[
 
 impl Fixture {
     /// Gives `topic` this schema.
-    fn set_schema(&self, topic: &str, text: &str) {
+    pub(super) fn set_schema(&self, topic: &str, text: &str) {
         self.tiered
             .alter_topic(&name(topic), |config| {
                 Ok::<_, basalt_log::TopicError>(TopicConfig {
@@ -373,5 +379,75 @@ async fn statistics_of_stored_columns_leave_row_groups_unread() {
     assert!(
         whole < with_payload,
         "payloads are not read: {whole} of {with_payload}"
+    );
+}
+
+#[tokio::test]
+async fn lines_with_a_large_key_are_handed_on_a_few_at_a_time() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 1, 64 << 20).await;
+    fixture.set_schema(
+        "t",
+        r#"{"format":"ndjson","columns":[{"name":"a","type":"int64"}]}"#,
+    );
+    let lines = "{\"a\":1}\n".repeat(100);
+    // Each row has its key: of thousands there is no room for all of them in one batch.
+    let key = vec![b'k'; 1 << 20];
+    let mut frame = Frame::record(1, &key, lines.as_bytes());
+    frame.header.record_count = 100;
+    fixture.append("t", 0, &[frame]).await;
+    let mut planned = fixture
+        .engine
+        .planner()
+        .plan(&Query::plain("SELECT _key, a FROM t"))
+        .await
+        .unwrap();
+    let plan = planned.physical_plan(0).await.unwrap();
+    let shared = &fixture.engine.planner().template.runtime_env().memory_pool;
+    let pool = Arc::new(QueryPool::new(Arc::clone(shared)));
+    let batches = collect(plan, planned.task_context(&pool).unwrap())
+        .await
+        .unwrap();
+    let rows: Vec<_> = batches.iter().map(RecordBatch::num_rows).collect();
+    assert_eq!(rows.iter().sum::<usize>(), 100);
+    assert!(rows.iter().all(|rows| *rows <= 8), "{rows:?}");
+}
+
+#[tokio::test]
+async fn a_topic_never_written_to_has_no_rows_and_no_sums() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 3, 1 << 20).await;
+    let sums = "SELECT count(*), sum(_offset), min(_offset), max(_timestamp) FROM t";
+    assert_eq!(fixture.rows(sums).await, ["0|||"]);
+    fixture.append("t", 1, &[Frame::record(7, b"", b"x")]).await;
+    assert_eq!(
+        fixture.rows(sums).await,
+        ["1|0|0|1970-01-01T00:00:00.000000007Z"]
+    );
+}
+
+#[tokio::test]
+async fn a_topic_made_again_has_nothing_of_the_old_one() {
+    let fixture = Fixture::new().await;
+    fixture.create("t", 1, 1 << 20).await;
+    let payloads = vec![&b"{}"[..]; 100];
+    fixture.place("t", Tier::Cold, &frames(&payloads)).await;
+    fixture.tiered.delete_topic(&name("t")).await.unwrap();
+    fixture.create("t", 1, 1 << 20).await;
+    fixture.place("t", Tier::Hot, &frames(&payloads[..3])).await;
+    for _ in 0..2 {
+        assert_eq!(
+            fixture
+                .rows("SELECT count(*), min(_offset), max(_offset) FROM t")
+                .await,
+            ["3|0|2"]
+        );
+        fixture.cool("t").await;
+    }
+    assert_eq!(
+        fixture
+            .rows("SELECT sum(rows) FROM sys.files WHERE topic = 't'")
+            .await,
+        ["3"]
     );
 }

@@ -6,7 +6,7 @@ use arrow::array::{
     Array as _, ArrayRef, AsArray as _, BinaryArray, BinaryBuilder, Int64Array, Int64Builder,
     RecordBatch, RecordBatchOptions, UInt64Array,
 };
-use arrow::compute::take;
+use arrow::compute::{cast, take};
 use arrow::datatypes::{Int64Type, SchemaRef};
 use basalt_schema::{Decoder, TopicSchema, line_at, line_count};
 use datafusion::common::DataFusionError;
@@ -114,6 +114,7 @@ impl Deriver {
         while input.row < payloads.len()
             && input.row - start < self.batch_rows
             && bytes < BATCH_BYTES
+            && !self.decoder.is_full()
         {
             let payload = payloads
                 .is_valid(input.row)
@@ -134,13 +135,20 @@ impl Deriver {
         let payloads = payloads(&input.batch, self.plan.payload)?.clone();
         let offsets = numbers(&input.batch, offset)?.clone();
         let counts = numbers(&input.batch, count)?.clone();
+        // Each line has its frame's key.
+        let keys = self.plan.outputs.iter().find_map(|output| match output {
+            Output::Stored(at) => input.batch.column(*at).as_binary_opt::<i32>().cloned(),
+            _ => None,
+        });
         let mut made = LineRows::default();
         while input.row < payloads.len()
             && made.from.len() < self.batch_rows
             && made.bytes < BATCH_BYTES
+            && !self.decoder.is_full()
         {
             let row = input.row;
             let payload = payloads.is_valid(row).then(|| payloads.value(row));
+            made.key_bytes = keys.as_ref().map_or(0, |keys| keys.value(row).len());
             let records = counts.value(row);
             let base = offsets.value(row);
             let Some(payload) = payload.filter(|_| records > 1) else {
@@ -205,7 +213,10 @@ impl Deriver {
             mut index,
         } = begun;
         while index < wanted {
-            if made.from.len() >= self.batch_rows || made.bytes >= BATCH_BYTES {
+            let is_full = made.from.len() >= self.batch_rows
+                || made.bytes >= BATCH_BYTES
+                || self.decoder.is_full();
+            if is_full {
                 return Some(Line { position, index });
             }
             let (line, next) = line_at(payload, position);
@@ -224,8 +235,13 @@ impl Deriver {
         mut stored: impl FnMut(Output) -> Result<ArrayRef>,
     ) -> Result<RecordBatch> {
         let mut declared = self.decoder.finish().into_iter();
-        let columns = self.plan.outputs.iter().map(|output| match output {
-            Output::Declared(_) => declared.next().ok_or_else(|| misplaced(*output)),
+        let outputs = self.plan.outputs.iter().zip(self.plan.schema.fields());
+        let columns = outputs.map(|(output, field)| match output {
+            // In the layout in which a file's columns are read.
+            Output::Declared(_) => match declared.next() {
+                Some(column) => Ok(cast(&column, field.data_type())?),
+                None => Err(misplaced(*output)),
+            },
             other => stored(*other),
         });
         let columns: Vec<ArrayRef> = columns.collect::<Result<_>>()?;
@@ -246,6 +262,8 @@ struct LineRows {
     offsets: Int64Builder,
     payloads: BinaryBuilder,
     counts: Int64Builder,
+    /// Of each row that comes.
+    key_bytes: usize,
     bytes: usize,
 }
 
@@ -255,7 +273,7 @@ impl LineRows {
         self.offsets.append_value(offset);
         self.payloads.append_option(payload);
         self.counts.append_value(count);
-        self.bytes += payload.map_or(0, <[u8]>::len);
+        self.bytes += self.key_bytes + payload.map_or(0, <[u8]>::len);
     }
 }
 
