@@ -53,7 +53,7 @@ pub(crate) fn run() {
 }
 
 fn show(store: &Store, records: u64, name: &str, question: impl Fn(u64) -> String) {
-    let (mut took, mut read) = (Vec::new(), Vec::new());
+    let (mut took, mut read, mut files) = (Vec::new(), Vec::new(), Vec::new());
     for run in 0..=RUNS as u64 {
         // A multiple of ten, so that it has a key.
         let offset = records / (RUNS as u64 + 2) * (run + 1) / 10 * 10;
@@ -63,11 +63,13 @@ fn show(store: &Store, records: u64, name: &str, question: impl Fn(u64) -> Strin
         assert_eq!(rows, 1, "{sql}");
         took.push(seconds);
         read.push((read_bytes("self") - before) as f64);
+        files.push(store.metric(&sql, "files_opened") as f64);
     }
     println!(
-        "{name:<34} {:>8.1} ms, {:>8.2} MB read; the first one {:.1} ms, {:.2} MB",
+        "{name:<34} {:>8.1} ms, {:>8.2} MB read, {} files opened; the first one {:.1} ms, {:.2} MB",
         median(took[1..].to_vec()) * 1e3,
         median(read[1..].to_vec()) / 1e6,
+        median(files),
         took[0] * 1e3,
         read[0] / 1e6
     );

@@ -10,6 +10,7 @@
     reason = "a bench that cannot set up has nothing to measure, and figures are rounded"
 )]
 
+mod beside;
 mod cooling;
 mod data;
 mod hot_scans;
@@ -28,13 +29,14 @@ static ALLOCATOR: &stats_alloc::StatsAlloc<std::alloc::System> = &stats_alloc::I
 /// A part of the bench: its name and what runs it.
 type Part = (&'static str, fn());
 
-const PARTS: [Part; 6] = [
+const PARTS: [Part; 7] = [
     ("cooling", cooling::run),
     ("scans", scans::run),
     ("hot-scans", hot_scans::run),
     ("lookups", lookups::run),
     ("serving", serving::run),
     ("quiet-topics", quiet_topics::run),
+    ("beside", beside::run),
 ];
 
 fn main() {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use arrow::record_batch::RecordBatch;
 use basalt_columnar::{ColdConfig, ColdStore, TieredLog, TieredPartition};
 use basalt_log::{Durability, Log, LogConfig, RealDisk, SystemClock, TopicConfig};
 use basalt_proto::{Frame, FrameBatch, FrameLimits, PartitionId, TopicName};
@@ -111,20 +112,31 @@ impl Store {
 
     /// Runs a statement to its end; how many rows it gave.
     pub(crate) fn rows(&self, sql: &str) -> usize {
+        self.batches(sql).iter().map(RecordBatch::num_rows).sum()
+    }
+
+    /// A number of the plan that a statement ran by, summed over its nodes.
+    pub(crate) fn metric(&self, sql: &str, name: &str) -> u64 {
+        let plan = self.batches(&format!("EXPLAIN ANALYZE VERBOSE {sql}"));
+        let text = arrow::util::pretty::pretty_format_batches(&plan).expect("a table");
+        let (text, name) = (text.to_string(), format!("{name}="));
+        let values = text.split(name.as_str()).skip(1).map(|rest| {
+            let digits = rest.split(|digit: char| !digit.is_ascii_digit()).next();
+            digits.and_then(|digits| digits.parse::<u64>().ok())
+        });
+        values.map(|value| value.expect("a number")).sum()
+    }
+
+    fn batches(&self, sql: &str) -> Vec<RecordBatch> {
         self.runtime.block_on(async {
             let rows = self
                 .engine
                 .query(sql)
                 .await
                 .unwrap_or_else(|error| panic!("{sql}: {error}"));
-            let batches: Vec<_> = rows
-                .try_collect()
+            rows.try_collect()
                 .await
-                .unwrap_or_else(|error| panic!("{sql}: {error}"));
-            batches
-                .iter()
-                .map(arrow::array::RecordBatch::num_rows)
-                .sum()
+                .unwrap_or_else(|error| panic!("{sql}: {error}"))
         })
     }
 

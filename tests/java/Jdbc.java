@@ -8,9 +8,11 @@ import java.sql.ResultSetMetaData;
 import java.sql.SQLException;
 import java.sql.Statement;
 import java.sql.Types;
+import java.time.Instant;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Objects;
+import java.util.TimeZone;
 
 /** The Arrow Flight SQL JDBC driver against a server that holds ten records, 0 to 9, in the topic "numbers", half of them cold. */
 public final class Jdbc {
@@ -22,7 +24,7 @@ public final class Jdbc {
     public static void main(String[] arguments) throws SQLException {
         try (Connection connection = DriverManager.getConnection(arguments[0])) {
             metadata(connection.getMetaData());
-            statements(connection);
+            statements(connection, Long.parseLong(arguments[1]));
             parameters(connection);
         }
     }
@@ -43,7 +45,7 @@ public final class Jdbc {
         expect(metadata.isReadOnly(), false, "read only");
     }
 
-    private static void statements(Connection connection) throws SQLException {
+    private static void statements(Connection connection, long stampNs) throws SQLException {
         try (Statement statement = connection.createStatement()) {
             statement.executeUpdate("CREATE TABLE made (n BIGINT)");
             expect(rows(statement.executeQuery("SELECT count(*), max(n) FROM made")), List.of("0|null"), "a table made by a statement");
@@ -55,7 +57,8 @@ public final class Jdbc {
                 expect(found.next(), true, "a row");
                 expect(new String(found.getBytes(1), StandardCharsets.UTF_8), "{\"n\":7}", "a payload");
                 expect(found.getBytes(2), null, "an absent key");
-                expect(found.getTimestamp(3) != null, true, "a stamp");
+                Instant stamp = found.getTimestamp(3).toInstant();
+                expect(stamp.toEpochMilli(), stampNs / 1_000_000, "a stamp in " + TimeZone.getDefault().getID());
                 expect(found.next(), false, "one row");
             }
             expect(rows(statement.executeQuery("SELECT _payload->'n' FROM numbers WHERE _offset > 7 ORDER BY _offset")).size(), 2, "a JSON path");

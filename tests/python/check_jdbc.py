@@ -35,8 +35,12 @@ def main() -> None:
         server.run("produce", "a_b", stdin=b"underscore\n")
         host = server.uri.split("//")[1]
         url = f"jdbc:arrow-flight-sql://{host}/?useEncryption=false"
-        java = ["java", "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", str(jar), str(PROGRAM), url]
-        subprocess.run(java, check=True, timeout=300)
+        [stamp] = server.sql("SELECT _timestamp::BIGINT AS ns FROM numbers WHERE _offset = 7")
+        # A stamp is a moment: the clock on the client's wall does not move it.
+        for zone in ["America/New_York", "Asia/Tokyo"]:
+            options = ["--add-opens=java.base/java.nio=ALL-UNNAMED", f"-Duser.timezone={zone}", "-cp", str(jar)]
+            program = ["java", *options, str(PROGRAM), url, str(stamp["ns"])]
+            subprocess.run(program, check=True, timeout=300)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import pathlib
 import re
 import socket
 import struct
+import time
 
 import duckdb
 import pyarrow.compute
@@ -29,6 +30,20 @@ WRITINGS = [
     b"",
     b"\xff{",
     b'{"id":5,"name":null,"tags":{"deep":[1,{"a":"b"}]}}',
+]
+
+# A column of each type.
+COLUMNS = {
+    "b": "bool", "i8": "int8", "i64": "int64", "u64": "uint64", "f32": "float32", "f64": "float64", "d": "decimal(38, 10)",
+    "s": "string", "j": "json", "bin": "binary", "at_s": "timestamp(s)", "at_ms": "timestamp(ms)", "at_us": "timestamp(us)",
+    "at_ns": "timestamp(ns)", "day": "date", "l": "list<string>", "st": "struct<a: int32, t: string>",
+}
+# What must hold for as many rows of the files as of the topic.
+CONDITIONS = [
+    "true", "b", "i8 = -7", "i64 = 9007199254740993", "u64 > 18446744073709551000", "f32 = 2.5", "f64 < 3.25",
+    "d = 12345678901234567890.0000000007", "s = 'x3'", "s > 'x4'", "j LIKE '%[1]%'", "at_s = TIMESTAMPTZ '2024-05-06T07:08:09Z'",
+    "at_ms > TIMESTAMPTZ '2024-05-06T07:08:09.100Z'", "at_us IS NULL", "day = DATE '2024-05-07'", "l IS NOT NULL", "st IS NULL",
+    "_error IS NOT NULL",
 ]
 
 # PUB-08: nothing of these may become a negative, a wrapped or a 1677 date, or fail the others.
@@ -146,7 +161,57 @@ def check_stamps(files: list[str]) -> None:
     expect(all(date.replace(tzinfo=date.tzinfo or datetime.timezone.utc) >= epoch for date in dates), True, "none is before 1970")
 
 
+def typed_payloads() -> bytes:
+    start = datetime.datetime(2024, 5, 6, 7, 8, 9, tzinfo=datetime.timezone.utc)
+    lines = []
+    for number in range(300):
+        moment = (start + datetime.timedelta(milliseconds=number)).isoformat()
+        record = {
+            "b": number % 3 == 0, "i8": number % 256 - 128, "i64": 2**53 + number, "u64": 2**64 - 1 - number * 10,
+            "f32": number / 4, "f64": number / 8, "d": f"12345678901234567890.{number:010}", "s": f"x{number % 7}",
+            "j": {"k": [number % 5]}, "bin": "AAECAw==", "at_s": int(start.timestamp()) + number, "at_ms": moment,
+            "at_ns": moment, "day": f"2024-05-{number % 28 + 1:02}", "st": {"a": number, "t": "t"},
+        }
+        if number % 2:
+            record |= {"at_us": moment, "l": ["a", None]}
+        if number % 10 == 0:
+            del record["st"]
+        lines.append(b"no json" if number % 50 == 49 else json.dumps(record).encode())
+    return b"".join(line + b"\n" for line in lines)
+
+
+def check_typed() -> None:
+    """A file for each of many small segments, then merged: the same rows for every reader, by every condition."""
+    schema = {"format": "json", "columns": [{"name": name, "type": type} for name, type in COLUMNS.items()]}
+    payloads = typed_payloads()
+    with serving("log.segment_bytes=8192") as server:
+        definition = server.data.parent / "schema.json"
+        definition.write_text(json.dumps(schema))
+        server.run("topic", "create", "typed", "--schema", str(definition))
+
+        def number(value: str, condition: str = "true") -> int:
+            [row] = server.sql(f"SELECT {value} AS found FROM typed WHERE {condition}")
+            return row["found"]
+
+        server.run("produce", "typed", "--quiet", stdin=payloads)
+        server.run("topic", "cool", "typed", "--wait")
+        deadline = time.monotonic() + 60
+        while len(files := server.sql("SELECT path FROM sys.files WHERE topic = 'typed'")) > 3:
+            expect(time.monotonic() < deadline, True, f"{len(files)} small files are merged in a minute")
+            time.sleep(0.1)
+        # Before a stop, which may leave what was merged beside what it was merged from.
+        paths = [str(server.data / "cold" / file["path"]) for file in files]
+        for condition in CONDITIONS:
+            [(found,)] = duckdb.sql(f"SELECT count(*) FROM read_parquet({paths!r}) WHERE {condition}").fetchall()
+            expect(found, number("count(*)", condition), f"DuckDB counts the rows with {condition}")
+        table = pyarrow.parquet.read_table(paths, columns=list(COLUMNS) + ["_offset"])
+        expect(table.num_rows, number("count(*)"), "pyarrow reads every column of every row")
+        expect(pyarrow.compute.sum(table["i64"]).as_py(), number("sum(i64)"), "pyarrow sums a column")
+        server.stop()
+
+
 def main() -> None:
+    check_typed()
     sample = SAMPLE.read_bytes()
     # Without merging, since a stop may come between a merged file and the end of those it replaces.
     with serving("log.segment_bytes=400000", "cold.row_group_bytes=100000", "cold.merge_bytes=0") as server:
