@@ -57,8 +57,9 @@ public final class Jdbc {
                 expect(found.next(), true, "a row");
                 expect(new String(found.getBytes(1), StandardCharsets.UTF_8), "{\"n\":7}", "a payload");
                 expect(found.getBytes(2), null, "an absent key");
-                Instant stamp = found.getTimestamp(3).toInstant();
-                expect(stamp.toEpochMilli(), stampNs / 1_000_000, "a stamp in " + TimeZone.getDefault().getID());
+                // This version of the driver moves what getTimestamp gives by the zone, twice, where the JVM's is not UTC.
+                Instant stamp = found.getObject(3, Instant.class);
+                expect(stamp, Instant.ofEpochSecond(0, stampNs), "a stamp in " + TimeZone.getDefault().getID());
                 expect(found.next(), false, "one row");
             }
             expect(rows(statement.executeQuery("SELECT _payload->'n' FROM numbers WHERE _offset > 7 ORDER BY _offset")).size(), 2, "a JSON path");

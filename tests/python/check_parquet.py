@@ -41,7 +41,7 @@ COLUMNS = {
 # What must hold for as many rows of the files as of the topic.
 CONDITIONS = [
     "true", "b", "i8 = -7", "i64 = 9007199254740993", "u64 > 18446744073709551000", "f32 = 2.5", "f64 < 3.25",
-    "d = 12345678901234567890.0000000007", "s = 'x3'", "s > 'x4'", "j LIKE '%[1]%'", "at_s = TIMESTAMPTZ '2024-05-06T07:08:09Z'",
+    "d = CAST('12345678901234567890.0000000007' AS DECIMAL(38, 10))", "s = 'x3'", "s > 'x4'", "j LIKE '%[1]%'", "at_s = TIMESTAMPTZ '2024-05-06T07:08:09Z'",
     "at_ms > TIMESTAMPTZ '2024-05-06T07:08:09.100Z'", "at_us IS NULL", "day = DATE '2024-05-07'", "l IS NOT NULL", "st IS NULL",
     "_error IS NOT NULL",
 ]
@@ -184,7 +184,7 @@ def check_typed() -> None:
     """A file for each of many small segments, then merged: the same rows for every reader, by every condition."""
     schema = {"format": "json", "columns": [{"name": name, "type": type} for name, type in COLUMNS.items()]}
     payloads = typed_payloads()
-    with serving("log.segment_bytes=8192") as server:
+    with serving("log.segment_bytes=8192", "log.block_bytes=8192") as server:
         definition = server.data.parent / "schema.json"
         definition.write_text(json.dumps(schema))
         server.run("topic", "create", "typed", "--schema", str(definition))

@@ -222,7 +222,8 @@ def check_nothing_is_left(server: Server, weed: Seaweed, prefix: str) -> None:
 
 def check_two_servers(binary: str, weed: Seaweed, folder: pathlib.Path, first: Server, producers: list[Producer]) -> None:
     """A second server on the prefix: with another data folder it does not start, with a copy it takes over, once."""
-    settings = settings_for(weed, "outage", "cold.hot_bytes=0")
+    # Whoever took over may merge, and the first does not find then what it knew.
+    settings = settings_for(weed, "outage", "cold.hot_bytes=0", "cold.merge_bytes=0")
     log = folder / "second.log"
     with contextlib.suppress(RuntimeError):
         Server(binary, *settings, data=folder / "stranger", variables=weed.variables, log=log).kill()
