@@ -105,6 +105,12 @@ impl ChunkCache {
         self.entries.lock().chunks.contains_key(name)
     }
 
+    /// Whether `name` is on its way.
+    pub(crate) fn is_loading(&self, name: &str) -> bool {
+        let entries = self.entries.lock();
+        matches!(entries.chunks.get(name), Some(Entry::Loading(_)))
+    }
+
     /// The row group called `name`, hydrated by `load` if it is not there (COL-10). `load` gets the path to write to and the
     /// path to rename the file to. It goes on when the caller stops waiting.
     pub(crate) async fn get<F>(

@@ -26,9 +26,9 @@ use crate::steps::Steps;
 use crate::store::ColdStore;
 
 /// Row groups that are hydrated at the same time; each takes a thread and the memory of a row group.
-const HYDRATIONS: usize = 3;
+const HYDRATIONS: usize = 4;
 /// How many of them may be ahead of any reader.
-const PREFETCHES: usize = 1;
+const PREFETCHES: usize = 2;
 /// Segments that are cooled, and files that are merged, at the same time: on the server's own disk.
 const LOCAL_COOLINGS: usize = 2;
 /// The same where each waits for a network most of its time.
@@ -196,6 +196,11 @@ impl Hydrator {
             hydrated.await.unwrap_or(Err(HydrateError::ShutDown))
         };
         self.cache.get(&name, load).await
+    }
+
+    /// Whether a row group is on its way into the cache.
+    pub(crate) fn is_hydrating(&self, key: &PartitionKey, file: &ColdFile, chunk: usize) -> bool {
+        self.cache.is_loading(&chunk_name(key, file, chunk))
     }
 
     /// Starts to hydrate what a reader will ask for next, unless that would push out what it reads now.

@@ -127,6 +127,10 @@ impl TieredPartition {
             });
         }
         let hydrator = &self.shared.hydrator;
+        if hydrator.is_hydrating(&self.key, &file, chunk) {
+            // Prepared ahead, and the reader is here already: it gets two at a time.
+            hydrator.prefetch(&self.key, next.clone());
+        }
         let view = hydrator
             .hydrate(&self.key, &file, chunk)
             .await

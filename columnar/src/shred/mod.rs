@@ -55,6 +55,7 @@
 //! - **COL-24**: a row's payload is left out only after it was rendered from the very columns that are written, and was equal.
 //! - **COL-25**: rendering is checked: a file whose templates, columns or types contradict each other is refused, never guessed at.
 
+mod digits;
 mod fields;
 mod form;
 mod infer;

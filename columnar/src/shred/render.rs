@@ -11,7 +11,7 @@ use arrow::record_batch::RecordBatch;
 
 use super::form::{self, Form};
 use super::template::{Part, Template};
-use super::{ShredError, ShreddedColumn, Shredding, TEMPLATE_COLUMN, strings};
+use super::{ShredError, ShreddedColumn, Shredding, TEMPLATE_COLUMN, digits, strings};
 use crate::schema::{cold_schema, column};
 
 impl Shredding {
@@ -222,6 +222,7 @@ impl Rendered {
         self.nulls.as_ref().is_some_and(|nulls| nulls.is_null(row))
     }
 
+    #[inline]
     pub(super) fn write(&self, row: usize, out: &mut Vec<u8>) {
         if self.is_null(row) {
             out.extend_from_slice(b"null");
@@ -232,18 +233,18 @@ impl Rendered {
                 let text: &[u8] = if array.value(row) { b"true" } else { b"false" };
                 out.extend_from_slice(text);
             }
-            Values::Int(array) => {
-                out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
-            }
-            Values::Uint(array) => {
-                out.extend_from_slice(itoa::Buffer::new().format(array.value(row)).as_bytes());
-            }
+            Values::Int(array) => digits::write_int(array.value(row), out),
+            Values::Uint(array) => digits::write_uint(array.value(row), out),
             // Writing to memory does not fail.
             Values::Double(array, form) => drop(form.write_double(array.value(row), out)),
             Values::Decimal(array, scale) => {
                 drop(form::write_decimal(array.value(row), *scale, out));
             }
-            Values::String { texts, ascii } => strings::write(texts.value(row), out, *ascii),
+            Values::String { texts, ascii } => {
+                if !strings::write_inline(texts.views()[row], out, *ascii) {
+                    strings::write(texts.value(row), out, *ascii);
+                }
+            }
             Values::Json(texts) => out.extend_from_slice(texts.value(row).as_bytes()),
         }
     }

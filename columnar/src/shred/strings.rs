@@ -38,8 +38,52 @@ pub(super) fn read(
 /// Writes a string with its quotes.
 pub(super) fn write(text: &str, out: &mut Vec<u8>, ascii: bool) {
     out.push(b'"');
-    escape(text, out, ascii);
+    if is_all_plain(text.as_bytes(), ascii) {
+        out.extend_from_slice(text.as_bytes());
+    } else {
+        escape(text, out, ascii);
+    }
     out.push(b'"');
+}
+
+/// Texts up to this long lie in their view, of which they are the upper bytes.
+const INLINE_BYTES: u32 = 12;
+
+/// Writes the string that a view of Arrow's `Utf8View` holds itself: most are short, and are checked and moved as one number.
+/// `false` where it is too long for that, or has what must be escaped.
+#[inline]
+pub(super) fn write_inline(view: u128, out: &mut Vec<u8>, ascii: bool) -> bool {
+    const QUOTE: u128 = b'"' as u128;
+    let length = view as u32;
+    if length > INLINE_BYTES {
+        return false;
+    }
+    let text = view >> 32;
+    if !is_all_plain_of_16(text | (each(b' ') << (8 * length)), ascii) {
+        return false;
+    }
+    let quoted = QUOTE | (text << 8) | (QUOTE << (8 * (length + 1)));
+    let start = out.len();
+    out.extend_from_slice(&quoted.to_le_bytes());
+    out.truncate(start + length as usize + 2);
+    true
+}
+
+/// Sixteen times the same byte.
+const fn each(byte: u8) -> u128 {
+    u128::from_ne_bytes([byte; 16])
+}
+
+/// [`is_plain`] of sixteen bytes. After "Bit Twiddling Hacks" by Sean Eron Anderson, "Determine if a word has a byte less than n".
+const fn is_all_plain_of_16(bytes: u128, ascii: bool) -> bool {
+    const fn less(bytes: u128, than: u8) -> u128 {
+        bytes.wrapping_sub(each(than)) & !bytes
+    }
+    let mut found = less(bytes, b' ') | less(bytes ^ each(b'"'), 1) | less(bytes ^ each(b'\\'), 1);
+    if ascii {
+        found |= bytes | less(bytes ^ each(0x7f), 1);
+    }
+    found & each(0x80) == 0
 }
 
 /// Whether a byte stands for itself.
@@ -47,11 +91,18 @@ const fn is_plain(byte: u8, ascii: bool) -> bool {
     byte >= 0x20 && byte != b'"' && byte != b'\\' && !(ascii && byte >= 0x7f)
 }
 
+/// Whether each byte stands for itself. Looks at many at a time, so that the compiler can do so, too.
+fn is_all_plain(text: &[u8], ascii: bool) -> bool {
+    let (chunks, rest) = text.as_chunks::<16>();
+    let plain = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .fold(true, |all, byte| all & is_plain(*byte, ascii))
+    };
+    chunks.iter().all(|chunk| plain(chunk)) && plain(rest)
+}
+
 fn escape(text: &str, out: &mut Vec<u8>, ascii: bool) {
-    if text.bytes().all(|byte| is_plain(byte, ascii)) {
-        out.extend_from_slice(text.as_bytes());
-        return;
-    }
     for character in text.chars() {
         match character {
             '"' => out.extend_from_slice(b"\\\""),
@@ -124,4 +175,48 @@ fn take_unit(rest: &mut &str) -> Option<u16> {
         .bytes()
         .all(|digit| digit.is_ascii_hexdigit())
         .then(|| u16::from_str_radix(digits, 16).ok())?
+}
+
+#[cfg(test)]
+mod tests {
+    use arrow::array::StringViewArray;
+
+    use super::*;
+
+    /// Each character of one and two bytes, alone and among others, at each place.
+    #[test]
+    fn short_strings_are_written_as_long_ones() {
+        let mut texts = vec![String::new()];
+        for character in (0..0x800).filter_map(char::from_u32) {
+            for before in 0..12 {
+                for after in 0..12 - before {
+                    texts.push(format!(
+                        "{}{character}{}",
+                        "a".repeat(before),
+                        "~".repeat(after)
+                    ));
+                }
+            }
+        }
+        let views = StringViewArray::from_iter_values(&texts);
+        for (text, view) in texts.iter().zip(views.views().iter()) {
+            for ascii in [false, true] {
+                let plain = text.bytes().all(|byte| is_plain(byte, ascii));
+                let (mut short, mut long) = (b"x".to_vec(), b"x".to_vec());
+                let is_written = write_inline(*view, &mut short, ascii);
+                assert_eq!(is_written, plain && text.len() <= 12, "{text:?} {ascii}");
+                assert_eq!(
+                    is_all_plain(text.as_bytes(), ascii),
+                    plain,
+                    "{text:?} {ascii}"
+                );
+                write(text, &mut long, ascii);
+                assert_eq!(
+                    short,
+                    if is_written { &long[..] } else { b"x" },
+                    "{text:?} {ascii}"
+                );
+            }
+        }
+    }
 }

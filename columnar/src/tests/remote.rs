@@ -211,6 +211,39 @@ async fn readers_of_the_same_records_fetch_them_once_and_no_more_than_they_need(
 }
 
 #[tokio::test]
+async fn a_reader_that_waits_for_what_is_prepared_gets_two_row_groups_at_a_time() {
+    let network = Network::new();
+    let fixture = setup(&network).open().await;
+    let partition = fixture.partition();
+    append_numbered(&partition, 2000).await;
+    fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+    let file = Arc::clone(&partition.snapshot().cold[0]);
+    assert!(file.chunks.len() > 2);
+    let first = file.chunks[0].base_offset;
+    let hydrator = &partition.shared.hydrator;
+    let is_hydrating = |chunk| hydrator.is_hydrating(&partition.key, &file, chunk);
+
+    network.becomes(Weather::Still);
+    let mut prepares = Box::pin(partition.read(first, Offset::MAX, 1));
+    assert!(futures::poll!(&mut prepares).is_pending());
+    assert!(is_hydrating(0) && !is_hydrating(1), "one for who begins");
+    let mut waits = Box::pin(partition.read(first, Offset::MAX, 1));
+    assert!(futures::poll!(&mut waits).is_pending());
+    let both = async {
+        while !is_hydrating(1) {
+            tokio::task::yield_now().await;
+        }
+    };
+    let both = tokio::time::timeout(Duration::from_secs(30), both).await;
+    both.expect("the next one is on its way, too");
+    assert!(is_hydrating(0) && !is_hydrating(2), "no more than two");
+    network.becomes(Weather::Fair);
+    for read in [prepares.await, waits.await] {
+        assert_eq!(read.unwrap().first_offset, first);
+    }
+}
+
+#[tokio::test]
 async fn a_reader_of_a_store_that_is_away_is_told_to_come_back() {
     let network = Network::new();
     let fixture = setup(&network).open().await;

@@ -30,6 +30,8 @@ pub(super) enum Weather {
     Throttling(u64),
     /// Each request takes that long.
     Slow(Duration),
+    /// Nothing is answered before the weather changes.
+    Still,
     /// Parts of uploads are refused, all else is as ever.
     NoParts,
     /// Conditions of puts are not looked at.
@@ -126,6 +128,12 @@ impl Network {
             },
             Weather::Slow(time) => {
                 tokio::time::sleep(time).await;
+                request.await
+            }
+            Weather::Still => {
+                while *self.0.weather.lock() == Weather::Still {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                }
                 request.await
             }
             Weather::Fair | Weather::NoParts | Weather::Unconditional => request.await,
