@@ -33,6 +33,7 @@
 mod compression;
 mod expand;
 mod header;
+mod lean;
 mod reader;
 mod varint;
 mod writer;
@@ -42,6 +43,7 @@ pub use expand::{ExpandedRecord, expand};
 pub use header::{
     BATCH_HEADER_BYTES, BatchHeader, RecordBatch, patch_base_offset, patch_leader_epoch,
 };
+pub use lean::{LeanBatches, SMALL_FRAME_BYTES, batch_start, is_small};
 pub use reader::{BatchReader, BatchRecord, BatchRecords, RecordHeader};
 pub use writer::{BatchFields, BatchWriter, RecordToWrite};
 

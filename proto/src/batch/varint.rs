@@ -51,7 +51,13 @@ pub(super) fn put_i32(out: &mut Vec<u8>, value: i32) {
 }
 
 pub(super) fn put_i64(out: &mut Vec<u8>, value: i64) {
-    put_raw(out, ((value << 1) ^ (value >> 63)).cast_unsigned());
+    put_raw(out, zigzag(value));
+}
+
+/// Small numbers of either sign as small ones of none.
+#[inline]
+pub(super) const fn zigzag(value: i64) -> u64 {
+    ((value << 1) ^ (value >> 63)).cast_unsigned()
 }
 
 #[inline]
@@ -70,7 +76,12 @@ pub(super) const fn len_i32(value: i32) -> usize {
 
 /// How many bytes [`put_i64`] writes.
 pub(super) const fn len_i64(value: i64) -> usize {
-    len_raw(((value << 1) ^ (value >> 63)).cast_unsigned())
+    len_raw(zigzag(value))
+}
+
+/// How many bytes a length takes, which is not negative.
+pub(super) const fn len_count(value: usize) -> usize {
+    len_raw((value as u64) << 1)
 }
 
 const fn len_raw(value: u64) -> usize {

@@ -3,5 +3,6 @@
 
 mod golden;
 mod kafka_crate;
+mod lean;
 mod properties;
 mod support;
