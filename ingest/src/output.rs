@@ -67,17 +67,33 @@ impl Output<'_> {
     /// As [`Self::send`], [`ConnectionError::FileTooShort`] when the file ends before its frames do, and `Refused` when the
     /// disk cannot read them.
     pub(crate) async fn send_file(&self, slice: &FrameSlice) -> Result<(), ConnectionError> {
-        let mut position = slice.position();
-        let mut left = slice.len();
+        self.send_part(slice, 0, slice.len()).await
+    }
+
+    /// As [`Self::send_file`], of `bytes` bytes of the slice from its byte `from` on.
+    ///
+    /// # Errors
+    /// As [`Self::send_file`].
+    pub(crate) async fn send_part(
+        &self,
+        slice: &FrameSlice,
+        from: u64,
+        bytes: u64,
+    ) -> Result<(), ConnectionError> {
+        let mut position = slice.position() + from;
+        let mut left = bytes;
+        let end = from + bytes;
         // First: by that the file is open.
-        let mut ready_bytes = self.load_piece(slice, left).await?;
+        let mut ready_bytes = self.load_piece(slice, end - left, left).await?;
         let Some(file) = self.ready(slice.descriptor())? else {
-            return self.send_counted(slice.bytes()).await;
+            let part = usize::try_from(from).ok().zip(usize::try_from(end).ok());
+            let part = part.and_then(|(from, end)| slice.bytes().get(from..end));
+            return self.send_counted(part.unwrap_or_default()).await;
         };
         let mut turn_bytes = 0;
         while left > 0 {
             if ready_bytes == 0 {
-                ready_bytes = self.load_piece(slice, left).await?;
+                ready_bytes = self.load_piece(slice, end - left, left).await?;
             }
             let count = usize::try_from(ready_bytes).unwrap_or(usize::MAX);
             let sent = self
@@ -109,9 +125,14 @@ impl Output<'_> {
         Ok(())
     }
 
-    /// Loads what is sent next of `slice`, of which `left` bytes are left; how many bytes that is.
-    async fn load_piece(&self, slice: &FrameSlice, left: u64) -> Result<u64, ConnectionError> {
-        let Some(stretch) = slice.stretch(slice.len() - left, SLICE_BYTES) else {
+    /// Loads what is sent next of `slice`, of which `left` bytes are left from its byte `from` on; how many bytes that is.
+    async fn load_piece(
+        &self,
+        slice: &FrameSlice,
+        from: u64,
+        left: u64,
+    ) -> Result<u64, ConnectionError> {
+        let Some(stretch) = slice.stretch(from, left.min(SLICE_BYTES)) else {
             return Ok(0);
         };
         self.ready(self.lane.ready(&stretch).await)?;

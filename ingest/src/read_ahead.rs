@@ -19,9 +19,12 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
 use crate::Counters;
+use crate::error::Refusal;
 
 /// The most that is loaded in one turn.
 pub(crate) const PIECE_BYTES: u64 = 1 << 20;
+/// The most a fetch returns of what has to be loaded from the disk: others may be waiting for their turn at it.
+const MAX_COLD_BYTES: u64 = 4 << 20;
 /// How far behind the bytes being sent a sequential reader finds what it wants in memory.
 const WINDOW_BYTES: u64 = 4 << 20;
 /// Files of which a connection's place is remembered.
@@ -103,6 +106,30 @@ impl Lane {
             }
         }
         partition.read(from, end, max_bytes).await
+    }
+
+    /// As [`Self::read`], with frames that are in memory, or were a moment ago: an error of the disk is known before an
+    /// answer is begun. Of what has to be loaded it is less.
+    ///
+    /// # Errors
+    /// A [`Refusal`] as [`TieredPartition::read`], or when the disk cannot read the frames.
+    pub(crate) async fn read_ready(
+        &self,
+        partition: &TieredPartition,
+        from: Offset,
+        end: Offset,
+        max_bytes: u64,
+    ) -> Result<FrameSlice, Refusal> {
+        let mut slice = self.read(partition, from, end, max_bytes).await?;
+        let Some(mut whole) = slice.stretch(0, u64::MAX) else {
+            return Ok(slice);
+        };
+        if whole.len() > MAX_COLD_BYTES && !whole.is_resident() {
+            slice = self.read(partition, from, end, MAX_COLD_BYTES).await?;
+            whole = slice.stretch(0, u64::MAX).unwrap_or(whole);
+        }
+        self.ready(&whole).await?;
+        Ok(slice)
     }
 
     /// As [`TieredPartition::offset_for_timestamp`], but waits for the disk beside the thread.

@@ -19,9 +19,6 @@ use crate::error::Refusal;
 use crate::read_ahead::Lane;
 use crate::shared::Shared;
 
-/// The most a fetch returns of what has to be loaded from the disk: others may be waiting for their turn at it.
-const MAX_COLD_BYTES: u64 = 4 << 20;
-
 /// Answers a fetch once it has `min_bytes`, reached its end offset, waited long enough, or no more requests will come.
 pub(super) async fn answer(
     connection: &Connection<'_>,
@@ -80,7 +77,10 @@ async fn fetch(
         let mut frames = None;
         // Beyond the high watermark, but not beyond the end, lies what is being made durable: it is waited for.
         if position < request.end_offset.min(bounds.high_watermark) {
-            let slice = read(connection, &partition, position, request, max_bytes).await?;
+            let slice = connection
+                .lane
+                .read_ready(&partition, position, request.end_offset, max_bytes)
+                .await?;
             next_offset = next_offset.max(slice.next_offset);
             frames = Some(slice);
         }
@@ -169,31 +169,6 @@ impl Wait {
         }
         Ok(())
     }
-}
-
-/// Frames that are in memory, or were a moment ago: an error of the disk must be known before the answer is begun.
-async fn read(
-    connection: &Connection<'_>,
-    partition: &TieredPartition,
-    from: Offset,
-    request: &FetchRequest,
-    max_bytes: u64,
-) -> Result<FrameSlice, Refusal> {
-    let lane = &connection.lane;
-    let mut slice = lane
-        .read(partition, from, request.end_offset, max_bytes)
-        .await?;
-    let Some(mut whole) = slice.stretch(0, u64::MAX) else {
-        return Ok(slice);
-    };
-    if whole.len() > MAX_COLD_BYTES && !whole.is_resident() {
-        slice = lane
-            .read(partition, from, request.end_offset, MAX_COLD_BYTES)
-            .await?;
-        whole = slice.stretch(0, u64::MAX).unwrap_or(whole);
-    }
-    lane.ready(&whole).await?;
-    Ok(slice)
 }
 
 /// The offset a fetch begins at.
