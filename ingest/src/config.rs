@@ -40,9 +40,10 @@ pub struct ServerConfig {
     /// The most that frames and requests of more than 1 MiB may hold on the whole server while they arrive; further
     /// ones wait, and are refused as busy after `frame_timeout`. Must hold the largest request. Default 1 GiB.
     pub large_frame_memory_bytes: u64,
-    /// Requests a session may have unanswered, long polls included; more wait in the socket. Default 64.
+    /// Requests a session or Kafka connection may have unanswered, long polls included; more wait in the socket.
+    /// Default 64.
     pub max_in_flight_requests: usize,
-    /// The longest session request. Must hold the largest frame and 4 KiB. Default 56 MiB.
+    /// The longest request of a session or a Kafka connection. Must hold the largest frame and 4 KiB. Default 56 MiB.
     pub max_request_bytes: u32,
     /// The most frames one fetch returns, however much it asks for; a single larger frame is still delivered.
     /// Default 16 MiB.
@@ -55,6 +56,18 @@ pub struct ServerConfig {
     pub cold_reads: usize,
     /// How long what is in flight may take to finish at shutdown before it is cut off. Default 10 s.
     pub shutdown_grace: Duration,
+    /// Where Kafka's clients are told to connect. None unless set: then each is told the address its connection came in
+    /// at, which is wrong only behind a proxy or a translated address.
+    pub advertised: Option<Advertised>,
+}
+
+/// An address to be told to clients.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertised {
+    /// A name or an address.
+    pub host: String,
+    /// The port.
+    pub port: u16,
 }
 
 impl Default for ServerConfig {
@@ -74,6 +87,7 @@ impl Default for ServerConfig {
             max_fetch_wait: Duration::from_secs(300),
             cold_reads: 4,
             shutdown_grace: Duration::from_secs(10),
+            advertised: None,
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::output::Output;
 use crate::read_ahead::Lane;
 use crate::shared::{Shared, SilentPeer};
 use crate::sniff::{Caller, caller};
-use crate::{Counters, HttpHandler, ShutdownSignal, commit, consume, produce, session};
+use crate::{Counters, HttpHandler, ShutdownSignal, commit, consume, kafka, produce, session};
 
 /// Time to the first keepalive probe of an idle connection, between probes, and their number: a peer that vanished is
 /// found out after two minutes, at no cost to one that is merely quiet.
@@ -34,7 +34,7 @@ const OPENING_READ_BYTES: usize = 4096;
 
 const _: () = assert!(OPENING_READ_BYTES >= MAX_OPENING_BYTES);
 
-/// What a handler of a native connection works with.
+/// What a handler of a connection works with.
 #[derive(Debug)]
 pub(crate) struct Connection<'a> {
     pub(crate) stream: &'a TcpStream,
@@ -45,7 +45,22 @@ pub(crate) struct Connection<'a> {
     pub(crate) lane: Lane,
 }
 
-impl Connection<'_> {
+impl<'a> Connection<'a> {
+    fn new(
+        stream: &'a TcpStream,
+        peer: SocketAddr,
+        shared: &'a Shared,
+        shutdown: &'a ShutdownSignal,
+    ) -> Self {
+        Self {
+            stream,
+            peer,
+            shared,
+            shutdown,
+            lane: Lane::new(&shared.read_ahead),
+        }
+    }
+
     pub(crate) fn output(&self) -> Output<'_> {
         Output {
             stream: self.stream,
@@ -99,14 +114,15 @@ pub(crate) async fn serve(
             })
         }
         Ok(Some(Opened::Native { opening, input })) => {
-            let connection = Connection {
-                stream: &stream,
-                peer,
-                shared,
-                shutdown: &shutdown,
-                lane: Lane::new(&shared.read_ahead),
-            };
+            let connection = Connection::new(&stream, peer, shared, &shutdown);
             let ended = native(&connection, opening, input).await;
+            close_gently(&stream, &ended).await;
+            ended
+        }
+        Ok(Some(Opened::Kafka)) => {
+            Counters::increment(&shared.counters.connections_kafka);
+            let connection = Connection::new(&stream, peer, shared, &shutdown);
+            let ended = kafka::serve(&connection, Input::new(Vec::new(), 0)).await;
             close_gently(&stream, &ended).await;
             ended
         }
@@ -129,6 +145,8 @@ enum Opened {
         opening: Opening,
         input: Input,
     },
+    /// Nothing of it has been read.
+    Kafka,
     Refused {
         first_byte: u8,
         error: basalt_proto::OpeningError,
@@ -192,6 +210,7 @@ async fn read_opening(
     let [first_byte] = first;
     match caller(first_byte) {
         Caller::Http => return Ok(Some(Opened::Http { first_byte })),
+        Caller::Kafka => return Ok(Some(Opened::Kafka)),
         Caller::Unknown { hint } => {
             return Err(ConnectionError::UnknownProtocol { first_byte, hint });
         }

@@ -56,6 +56,8 @@ counters! {
     connections_evicted,
     /// Connections handed to the HTTP handler.
     connections_http,
+    /// Connections that speak Kafka's protocol.
+    connections_kafka,
     /// Connections whose first byte nobody here speaks.
     connections_unknown,
     /// Connection tasks that panicked; anything but 0 is a defect.
@@ -80,13 +82,14 @@ counters! {
     ack_writes,
     /// Bytes of frames sent by sendfile, never copied through this process.
     bytes_sendfile,
-    /// Bytes of frames copied through this process: batch frames expanded for native consumers.
+    /// Bytes of frames copied through this process: batch frames expanded for native consumers, record frames and small
+    /// batches for Kafka's.
     bytes_copied,
     /// Turns of loading bytes from the disk that were not in memory.
     cold_reads,
     /// Bytes loaded from the disk before they were sent.
     bytes_read_ahead,
-    /// Session requests answered or refused.
+    /// Requests of sessions and of Kafka connections answered or refused.
     requests,
     /// Offsets committed.
     commits,

@@ -1,4 +1,4 @@
-//! Sockets: one port for the native protocol, sessions and HTTP; sendfile and back-pressure.
+//! Sockets: one port for the native protocol, sessions, Kafka and HTTP; sendfile and back-pressure.
 //!
 //! This crate turns connections into calls on a [`basalt_columnar::TieredLog`] and its answers into bytes on sockets. It
 //! deliberately knows nothing of SQL, of files' names, or of HTTP beyond its first byte: whoever speaks HTTP is handed
@@ -29,6 +29,7 @@ mod consume;
 mod counters;
 mod error;
 mod input;
+mod kafka;
 mod output;
 mod produce;
 mod read_ahead;
@@ -40,7 +41,7 @@ mod sniff;
 mod topics;
 mod verify;
 
-pub use config::{ConfigError, ServerConfig};
+pub use config::{Advertised, ConfigError, ServerConfig};
 pub use counters::{Counters, CountersSnapshot};
 pub use error::Refusal;
 pub use server::{BindError, HttpHandler, Server};

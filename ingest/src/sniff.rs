@@ -13,6 +13,7 @@
 pub(crate) enum Caller {
     Native,
     Http,
+    Kafka,
     Unknown { hint: &'static str },
 }
 
@@ -20,7 +21,7 @@ pub(crate) const fn caller(first_byte: u8) -> Caller {
     match first_byte {
         0x01..=0x04 => Caller::Native,
         b'A'..=b'Z' | b'a'..=b'z' => Caller::Http,
-        0x00 => Caller::Unknown { hint: " (Kafka?)" },
+        0x00 => Caller::Kafka,
         0x16 => Caller::Unknown { hint: " (TLS?)" },
         _ => Caller::Unknown { hint: "" },
     }
@@ -36,7 +37,8 @@ mod tests {
         assert_eq!(caller(0x04), Caller::Native);
         assert_eq!(caller(b'G'), Caller::Http);
         assert_eq!(caller(b'p'), Caller::Http);
-        for unknown in [0x00, 0x05, 0x16, b'@', b'[', b'`', b'{', 0x80, 0xff] {
+        assert_eq!(caller(0x00), Caller::Kafka);
+        for unknown in [0x05, 0x16, b'@', b'[', b'`', b'{', 0x80, 0xff] {
             assert!(
                 matches!(caller(unknown), Caller::Unknown { .. }),
                 "{unknown:#04x}"

@@ -105,6 +105,7 @@ impl Config {
             max_fetch_wait: Duration::from_millis(server.max_fetch_wait_ms),
             cold_reads: server.cold_reads,
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
+            ..ServerConfig::default()
         }
     }
 

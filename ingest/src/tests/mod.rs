@@ -5,6 +5,7 @@ mod cold;
 mod consume;
 mod durability;
 mod hostile;
+mod kafka;
 mod limits;
 mod pressure;
 mod produce;

@@ -1,0 +1,488 @@
+//! Fetch: batches of many partitions in one answer, waited for if need be.
+//!
+//! There are no fetch sessions: each request names all its partitions, and the answer's session id is 0. Which partition
+//! is read first changes from one fetch to the next, so that one with large batches does not keep the others waiting for
+//! ever.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use basalt_columnar::TieredPartition;
+use basalt_log::FrameSlice;
+use basalt_proto::{Offset, PartitionId, TopicName};
+use futures::stream::{FuturesUnordered, StreamExt};
+use kafka_protocol::messages::FetchRequest;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::error::{code, of_fetch};
+use super::node::KnownIds;
+use super::records::{Piece, Want, collect};
+use super::request::{Head, LENGTH_BYTES, Request};
+use super::response::put_header;
+use crate::connection::Connection;
+use crate::error::{ConnectionError, Refusal};
+use crate::output::{Output, Then};
+use crate::shared::Shared;
+use crate::{Counters, ShutdownSignal};
+
+/// Topics by id instead of by name.
+const IDS_FROM: i16 = 13;
+/// A session's epoch when there is none, or a new one is asked for.
+const SESSIONLESS: [i32; 2] = [-1, 0];
+const READ_COMMITTED: i8 = 1;
+/// Batches in memory of less than this are copied once more, behind what stands before them, to leave in one write.
+const MAX_JOINED_BYTES: usize = 16 << 10;
+const UNKNOWN_OFFSET: i64 = -1;
+
+/// What a connection remembers from one fetch to the next.
+#[derive(Debug, Default)]
+pub(super) struct Memory {
+    /// Counts fetches: which partition is read first changes.
+    rotation: usize,
+    ids: KnownIds,
+}
+
+/// A fetch that waits for its turn.
+pub(super) struct Fetch {
+    head: Head,
+    request: FetchRequest,
+}
+
+/// One partition of the request and what is found there.
+struct Part {
+    found: Result<Arc<TieredPartition>, i16>,
+    index: i32,
+    fetch_offset: i64,
+    max_bytes: u64,
+    bounds: Option<Bounds>,
+    error_code: i16,
+    slice: Option<FrameSlice>,
+    pieces: Vec<Piece>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Bounds {
+    log_start_offset: Offset,
+    high_watermark: Offset,
+}
+
+/// What is read of the partitions: a request's, in its order.
+struct Fetching<'a> {
+    connection: &'a Connection<'a>,
+    output: &'a Output<'a>,
+    parts: Vec<Part>,
+    /// Which part is read first.
+    first: usize,
+    max_bytes: u64,
+}
+
+impl Fetch {
+    /// # Errors
+    /// A [`Refusal`] when the request is malformed.
+    pub(super) fn of(request: &Request<'_>) -> Result<Self, Refusal> {
+        Ok(Self {
+            head: request.head,
+            request: request.decode()?,
+        })
+    }
+
+    /// How many partitions it asks for.
+    pub(super) fn partition_count(&self) -> usize {
+        let topics = self.request.topics.iter();
+        topics.map(|topic| topic.partitions.len() + 1).sum()
+    }
+
+    /// Writes the answer once there is enough to read, the time is over, or no more requests will come.
+    pub(super) async fn answer(
+        self,
+        connection: &Connection<'_>,
+        output: &Output<'_>,
+        memory: &mut Memory,
+        ending: &ShutdownSignal,
+    ) -> Result<(), ConnectionError> {
+        memory.rotation = memory.rotation.wrapping_add(1);
+        let request = &self.request;
+        if request.session_id != 0 {
+            return self.refuse(output, code::FETCH_SESSION_ID_NOT_FOUND).await;
+        }
+        if !SESSIONLESS.contains(&request.session_epoch) {
+            return self.refuse(output, code::INVALID_FETCH_SESSION_EPOCH).await;
+        }
+        let shared = connection.shared;
+        let parts = self.parts(shared, &mut memory.ids);
+        let asked = u64::try_from(request.max_bytes).unwrap_or(0);
+        let mut fetching = Fetching {
+            connection,
+            output,
+            first: memory.rotation.checked_rem(parts.len()).unwrap_or(0),
+            parts,
+            max_bytes: asked.min(u64::from(shared.config.max_fetch_bytes)),
+        };
+        let min_bytes = u64::try_from(request.min_bytes).unwrap_or(0);
+        let max_wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
+        fetching.wait(min_bytes, max_wait, ending).await;
+        fetching.collect().await;
+        self.send(output, fetching.parts).await
+    }
+
+    fn parts(&self, shared: &Shared, ids: &mut KnownIds) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for topic in &self.request.topics {
+            let name = match self.head.version {
+                IDS_FROM.. => ids
+                    .topic(shared, topic.topic_id.as_bytes())
+                    .map(|topic| topic.name().clone())
+                    .ok_or(code::UNKNOWN_TOPIC_ID),
+                _ => TopicName::new(&topic.topic).map_err(|_| code::UNKNOWN_TOPIC_OR_PARTITION),
+            };
+            parts.extend(topic.partitions.iter().map(|asked| Part {
+                found: name.clone().and_then(|name| {
+                    let index = u32::try_from(asked.partition)
+                        .map_err(|_| code::UNKNOWN_TOPIC_OR_PARTITION)?;
+                    let found = shared.existing_partition(&name, PartitionId(index));
+                    found.map_err(|refusal| of_fetch(refusal.kind))
+                }),
+                index: asked.partition,
+                fetch_offset: asked.fetch_offset,
+                max_bytes: u64::try_from(asked.partition_max_bytes).unwrap_or(0),
+                bounds: None,
+                error_code: code::NONE,
+                slice: None,
+                pieces: Vec::new(),
+            }));
+        }
+        parts
+    }
+
+    /// An answer that is an error as a whole.
+    async fn refuse(&self, output: &Output<'_>, error_code: i16) -> Result<(), ConnectionError> {
+        let mut out = vec![0; LENGTH_BYTES];
+        let flexible = self.head.is_flexible();
+        put_header(&self.head, &mut out);
+        put_top(&mut out, error_code);
+        put_count(&mut out, 0, flexible);
+        put_tags(&mut out, flexible);
+        put_length(&mut out, 0)?;
+        output.send(&out, Then::Nothing).await
+    }
+
+    async fn send(&self, output: &Output<'_>, parts: Vec<Part>) -> Result<(), ConnectionError> {
+        let pieces = self.encode(parts)?;
+        let last = pieces.len().saturating_sub(1);
+        for (at, piece) in pieces.iter().enumerate() {
+            let then = if at == last {
+                Then::Nothing
+            } else {
+                Then::More
+            };
+            match piece {
+                Piece::Bytes(bytes) => output.send(bytes, then).await?,
+                Piece::File { slice, from, bytes } => {
+                    output.send_part(slice, *from, *bytes).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The answer in pieces; the first begins with its length.
+    fn encode(&self, parts: Vec<Part>) -> Result<Vec<Piece>, Refusal> {
+        let (head, version) = (&self.head, self.head.version);
+        let flexible = head.is_flexible();
+        let mut pieces = Vec::new();
+        let mut out = vec![0; LENGTH_BYTES];
+        put_header(head, &mut out);
+        if version >= 7 {
+            put_top(&mut out, code::NONE);
+        } else {
+            out.extend_from_slice(&[0; 4]);
+        }
+        put_count(&mut out, self.request.topics.len(), flexible);
+        let mut parts = parts.into_iter();
+        for topic in &self.request.topics {
+            if version >= IDS_FROM {
+                out.extend_from_slice(topic.topic_id.as_bytes());
+            } else {
+                put_text(&mut out, topic.topic.as_bytes(), flexible);
+            }
+            put_count(&mut out, topic.partitions.len(), flexible);
+            for part in parts.by_ref().take(topic.partitions.len()) {
+                self.put_part(&mut out, &mut pieces, part);
+            }
+            put_tags(&mut out, flexible);
+        }
+        put_tags(&mut out, flexible);
+        pieces.push(Piece::Bytes(out));
+        let behind: u64 = pieces.iter().skip(1).map(Piece::len).sum();
+        if let Some(Piece::Bytes(first)) = pieces.first_mut() {
+            put_length(first, behind)?;
+        }
+        Ok(pieces)
+    }
+
+    fn put_part(&self, out: &mut Vec<u8>, pieces: &mut Vec<Piece>, part: Part) {
+        let (version, flexible) = (self.head.version, self.head.is_flexible());
+        let offset = |offset: Option<Offset>| {
+            let number = offset.map_or(UNKNOWN_OFFSET, |offset| offset.0.cast_signed());
+            number.to_be_bytes()
+        };
+        let high_watermark = part.bounds.map(|bounds| bounds.high_watermark);
+        out.extend_from_slice(&part.index.to_be_bytes());
+        out.extend_from_slice(&part.error_code.to_be_bytes());
+        out.extend_from_slice(&offset(high_watermark));
+        // There are no transactions, so that all that is readable is stable.
+        out.extend_from_slice(&offset(high_watermark));
+        if version >= 5 {
+            let start = part.bounds.map(|bounds| bounds.log_start_offset);
+            out.extend_from_slice(&offset(start));
+        }
+        // Aborted transactions: none, which is null unless they matter to the client.
+        if self.request.isolation_level == READ_COMMITTED {
+            put_count(out, 0, flexible);
+        } else if flexible {
+            out.push(0);
+        } else {
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+        }
+        if version >= 11 {
+            // No preferred replica.
+            out.extend_from_slice(&(-1_i32).to_be_bytes());
+        }
+        let bytes: u64 = part.pieces.iter().map(Piece::len).sum();
+        put_count(out, usize::try_from(bytes).unwrap_or(usize::MAX), flexible);
+        for piece in part.pieces {
+            match piece {
+                Piece::Bytes(bytes) if bytes.len() < MAX_JOINED_BYTES => {
+                    out.extend_from_slice(&bytes);
+                }
+                piece => {
+                    pieces.push(Piece::Bytes(std::mem::take(out)));
+                    pieces.push(piece);
+                }
+            }
+        }
+        put_tags(out, flexible);
+    }
+}
+
+impl Fetching<'_> {
+    /// Reads until there are `min_bytes`, a partition has an error, or the time is over.
+    async fn wait(&mut self, min_bytes: u64, max_wait: Duration, ending: &ShutdownSignal) {
+        // Made once it has to wait: most fetches have not.
+        let mut news: Option<News> = None;
+        loop {
+            if let Some(news) = &mut news {
+                // Seen before the read, so that what is appended after the read wakes the wait.
+                news.mark_seen();
+            }
+            let bytes = self.read().await;
+            let failed = self.parts.iter().any(|part| part.error_code != code::NONE);
+            let over = news.as_ref().map_or(max_wait.is_zero(), News::is_over);
+            if bytes >= min_bytes || failed || over || ending.is_triggered() {
+                return;
+            }
+            // What was read keeps its file: not while it waits.
+            self.parts.iter_mut().for_each(|part| part.slice = None);
+            match &mut news {
+                Some(news) => news.wait(ending).await,
+                None => news = Some(News::of(self, max_wait)),
+            }
+        }
+    }
+
+    /// Reads frames of each partition, from the first part on round the others, as much as the request takes; how many
+    /// bytes of frames that are.
+    async fn read(&mut self) -> u64 {
+        let count = self.parts.len();
+        let mut bytes = 0;
+        for at in 0..count {
+            let at = (self.first + at) % count;
+            let left = self.max_bytes.saturating_sub(bytes);
+            let part = &mut self.parts[at];
+            // The first one gets a batch in any case; for the others there has to be room.
+            let wanted = part.max_bytes.min(left).max(1);
+            let skip = bytes > 0 && (left == 0 || part.max_bytes == 0);
+            part.read(self.connection.shared, self.output, wanted, skip)
+                .await;
+            bytes += part.slice.as_ref().map_or(0, FrameSlice::len);
+        }
+        bytes
+    }
+
+    /// Makes batches of what was read.
+    async fn collect(&mut self) {
+        let count = self.parts.len();
+        let mut total = 0_u64;
+        for at in 0..count {
+            let at = (self.first + at) % count;
+            let part = &mut self.parts[at];
+            let (Some(slice), Some(bounds), Ok(partition)) =
+                (part.slice.take(), part.bounds, &part.found)
+            else {
+                continue;
+            };
+            let want = Want {
+                log_start_offset: bounds.log_start_offset,
+                high_watermark: bounds.high_watermark,
+                max_bytes: part.max_bytes.min(self.max_bytes.saturating_sub(total)),
+                at_least_one: total == 0,
+            };
+            match collect(self.output.lane, partition, want, slice).await {
+                Ok(pieces) => part.pieces = pieces,
+                Err(refusal) => part.fail(self.connection.shared, &refusal),
+            }
+            total += part.pieces.iter().map(Piece::len).sum::<u64>();
+            let copied = part.pieces.iter().map(|piece| match piece {
+                Piece::Bytes(bytes) => bytes.len() as u64,
+                Piece::File { .. } => 0,
+            });
+            let counters = &self.connection.shared.counters;
+            Counters::add(&counters.bytes_copied, copied.sum());
+        }
+    }
+}
+
+impl Part {
+    /// Reads frames from the offset asked for on, unless `skip`; notes bounds and errors.
+    async fn read(&mut self, shared: &Shared, output: &Output<'_>, max_bytes: u64, skip: bool) {
+        self.slice = None;
+        let partition = match &self.found {
+            Ok(partition) => Arc::clone(partition),
+            Err(code) => {
+                self.error_code = *code;
+                return;
+            }
+        };
+        if let Err(refusal) = shared.still_there(&partition) {
+            return self.fail(shared, &refusal);
+        }
+        let bounds = partition.offsets();
+        self.bounds = Some(Bounds {
+            log_start_offset: bounds.log_start_offset,
+            high_watermark: bounds.high_watermark,
+        });
+        let from = match u64::try_from(self.fetch_offset).map(Offset) {
+            Ok(from) if from >= bounds.log_start_offset && from <= bounds.log_end_offset => from,
+            _ => {
+                self.error_code = code::OFFSET_OUT_OF_RANGE;
+                return;
+            }
+        };
+        // Beyond the high watermark, but not beyond the end, lies what is being made durable.
+        if skip || from >= bounds.high_watermark {
+            return;
+        }
+        let end = bounds.high_watermark;
+        match output
+            .lane
+            .read_ready(&partition, from, end, max_bytes)
+            .await
+        {
+            Ok(slice) if slice.is_empty() => {}
+            Ok(slice) => self.slice = Some(slice),
+            Err(refusal) => self.fail(shared, &refusal),
+        }
+    }
+
+    fn fail(&mut self, shared: &Shared, refusal: &Refusal) {
+        shared.counters.refuse(refusal.kind, 1);
+        self.error_code = of_fetch(refusal.kind);
+        self.slice = None;
+        self.pieces = Vec::new();
+    }
+}
+
+/// What a fetch waits for.
+struct News {
+    high_watermarks: Vec<watch::Receiver<Offset>>,
+    deletions: watch::Receiver<u64>,
+    deadline: Instant,
+}
+
+impl News {
+    fn of(fetching: &Fetching<'_>, max_wait: Duration) -> Self {
+        let shared = fetching.connection.shared;
+        let partitions = fetching.parts.iter().flat_map(|part| &part.found);
+        Self {
+            high_watermarks: partitions.map(|partition| partition.subscribe()).collect(),
+            deletions: shared.topics.deletions().subscribe(),
+            deadline: Instant::now() + max_wait.min(shared.config.max_fetch_wait),
+        }
+    }
+
+    fn mark_seen(&mut self) {
+        for high_watermark in &mut self.high_watermarks {
+            high_watermark.borrow_and_update();
+        }
+        self.deletions.borrow_and_update();
+    }
+
+    fn is_over(&self) -> bool {
+        Instant::now() >= self.deadline
+    }
+
+    /// Waits until there may be more to read, or no reason to wait any longer.
+    async fn wait(&mut self, ending: &ShutdownSignal) {
+        let watched = self.high_watermarks.iter_mut();
+        let mut changes: FuturesUnordered<_> = watched.map(|watched| watched.changed()).collect();
+        tokio::select! {
+            Some(_) = changes.next() => {}
+            _ = self.deletions.changed() => {}
+            () = sleep_until(self.deadline) => {}
+            () = ending.wait() => {}
+        }
+    }
+}
+
+/// Throttle time, error and session id.
+fn put_top(out: &mut Vec<u8>, error_code: i16) {
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&error_code.to_be_bytes());
+    out.extend_from_slice(&[0; 4]);
+}
+
+/// How many elements or bytes follow.
+fn put_count(out: &mut Vec<u8>, count: usize, flexible: bool) {
+    let count = u32::try_from(count).unwrap_or(u32::MAX - 1);
+    if flexible {
+        put_varint(out, count + 1);
+    } else {
+        out.extend_from_slice(&count.to_be_bytes());
+    }
+}
+
+fn put_text(out: &mut Vec<u8>, text: &[u8], flexible: bool) {
+    let length = u16::try_from(text.len()).unwrap_or(u16::MAX);
+    if flexible {
+        put_varint(out, u32::from(length) + 1);
+    } else {
+        out.extend_from_slice(&length.to_be_bytes());
+    }
+    out.extend_from_slice(&text[..usize::from(length)]);
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u32) {
+    while value >= 0x80 {
+        out.push((value & 0x7F) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push((value & 0x7F) as u8);
+}
+
+fn put_tags(out: &mut Vec<u8>, flexible: bool) {
+    if flexible {
+        out.push(0);
+    }
+}
+
+/// Writes the length of an answer that goes on for `behind` bytes behind `first`.
+fn put_length(first: &mut [u8], behind: u64) -> Result<(), Refusal> {
+    let length = (first.len() - LENGTH_BYTES) as u64 + behind;
+    let length = i32::try_from(length).map_err(|_| {
+        let message = format!("an answer of {length} bytes is too long");
+        Refusal::new(basalt_proto::ErrorKind::Internal, message)
+    })?;
+    first[..LENGTH_BYTES].copy_from_slice(&length.to_be_bytes());
+    Ok(())
+}

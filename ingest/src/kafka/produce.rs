@@ -1,0 +1,353 @@
+//! Produce: record batches in, each checked to its last record and stored as one batch frame.
+//!
+//! - **KAF-4**: a batch is stored byte for byte but for base offset and leader epoch, or not at all. The batches of one
+//!   partition in one request are appended together.
+//!
+//! Idempotent and transactional batches are refused: nothing here would notice a batch that is sent twice, and to store it
+//! would promise that. So `InitProducerId` is not served either.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use basalt_columnar::TieredPartition;
+use basalt_log::{Durability, crc32c};
+use basalt_proto::batch::{
+    BATCH_HEADER_BYTES, BatchHeader, Compression, RecordBatch, patch_leader_epoch,
+};
+use basalt_proto::{
+    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameCheck, FrameLimits, Offset, PartitionId, TopicName,
+};
+use kafka_protocol::messages::ProduceResponse;
+use kafka_protocol::messages::produce_response::{
+    LeaderIdAndEpoch, PartitionProduceResponse, TopicProduceResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use super::error::{Failure, code};
+use super::node::NO_LEADER_EPOCH;
+use super::request::{Head, Request};
+use super::response::message;
+use super::wire::{Malformed, Reader};
+use crate::commit_wait::CommitWait;
+use crate::error::Refusal;
+use crate::shared::Shared;
+
+/// The first version whose clients can read zstd.
+const ZSTD_FROM: i16 = 7;
+const LENGTH_AT: Range<usize> = 8..12;
+const MAGIC_AT: usize = 16;
+const CRC_AT: Range<usize> = 17..21;
+const CHECKED_FROM: usize = 21;
+/// Bytes that a batch's length does not count.
+const UNCOUNTED_BYTES: usize = 12;
+
+/// What was appended for a request.
+pub(super) struct Produced {
+    head: Head,
+    topics: Vec<(StrBytes, Vec<Partition>)>,
+}
+
+/// What became of one partition's batches.
+struct Partition {
+    index: i32,
+    outcome: Result<Appended, Failure>,
+}
+
+struct Appended {
+    partition: Arc<TieredPartition>,
+    base_offset: Offset,
+    end_offset: Offset,
+    log_start_offset: Offset,
+    /// Held until it is on the disk; `None` where that is not waited for.
+    wait: Option<CommitWait>,
+}
+
+/// Appends what a request brings. `None` when it wants no answer.
+///
+/// # Errors
+/// A [`Refusal`], with which the connection ends: it is malformed, or it failed and is not answered.
+pub(super) async fn take(
+    shared: &Shared,
+    request: &Request<'_>,
+) -> Result<Option<Produced>, Refusal> {
+    let malformed = |error: Malformed| request.malformed(&error.to_string());
+    let mut reader = Reader::new(request.body, request.head.is_flexible());
+    let transactional = reader.text().map_err(malformed)?.is_some();
+    let acks = reader.i16().map_err(malformed)?;
+    reader.take(4).map_err(malformed)?;
+    // Walked over once before anything is stored, so that half a request is not.
+    walk(&mut reader.clone()).map_err(malformed)?;
+    let level = match acks {
+        _ if transactional => Err(unserved("transactions")),
+        -1..=1 => Ok(acks),
+        _ => Err(Failure::new(
+            code::INVALID_REQUIRED_ACKS,
+            format!("acks is {acks}, but takes -1, 0 or 1"),
+        )),
+    };
+    let topic_count = reader.count(1).map_err(malformed)?;
+    let mut topics = Vec::with_capacity(topic_count);
+    for _ in 0..topic_count {
+        let name = reader.text().map_err(malformed)?.unwrap_or_default();
+        let partition_count = reader.count(1).map_err(malformed)?;
+        let mut partitions = Vec::with_capacity(partition_count);
+        for _ in 0..partition_count {
+            let index = reader.i32().map_err(malformed)?;
+            let records = reader.blob().map_err(malformed)?.unwrap_or_default();
+            reader.tags().map_err(malformed)?;
+            let outcome = match &level {
+                Ok(acks) => {
+                    let version = request.head.version;
+                    append(shared, name, index, records, *acks, version).await
+                }
+                Err(failure) => Err(failure.clone()),
+            };
+            partitions.push(Partition { index, outcome });
+        }
+        reader.tags().map_err(malformed)?;
+        let name = StrBytes::from_string(String::from_utf8_lossy(name).into_owned());
+        topics.push((name, partitions));
+    }
+    let produced = Produced {
+        head: request.head,
+        topics,
+    };
+    if acks != 0 {
+        return Ok(Some(produced));
+    }
+    match produced.first_failure() {
+        None => Ok(None),
+        // As Kafka does: the end of the connection is the one way to tell.
+        Some(failure) => Err(Refusal::new(
+            ErrorKind::InvalidRequest,
+            format!(
+                "produced without acknowledgement and failed with {}: {}",
+                failure.code, failure.message
+            ),
+        )),
+    }
+}
+
+fn walk(reader: &mut Reader<'_>) -> Result<(), Malformed> {
+    for _ in 0..reader.count(1)? {
+        reader.text()?;
+        for _ in 0..reader.count(1)? {
+            reader.i32()?;
+            reader.blob()?;
+            reader.tags()?;
+        }
+        reader.tags()?;
+    }
+    reader.tags()
+}
+
+fn unserved(what: &str) -> Failure {
+    Failure::new(
+        code::INVALID_REQUEST,
+        format!(
+            "{what} are not served yet: produce with enable.idempotence=false and no transactional.id"
+        ),
+    )
+}
+
+/// Checks the batches of one partition and appends them.
+async fn append(
+    shared: &Shared,
+    topic: &[u8],
+    index: i32,
+    records: &[u8],
+    acks: i16,
+    version: i16,
+) -> Result<Appended, Failure> {
+    let limits = &shared.config.limits;
+    let topic = TopicName::from_bytes(topic).map_err(Refusal::from)?;
+    let unknown = |_| {
+        Failure::new(
+            code::UNKNOWN_TOPIC_OR_PARTITION,
+            format!("topic {topic} has no partition {index}"),
+        )
+    };
+    let partition = PartitionId(u32::try_from(index).map_err(unknown)?);
+    let partition = shared.existing_partition(&topic, partition)?;
+    let frames = frames(records, limits, version).inspect_err(|failure| {
+        tracing::debug!(%topic, index, code = failure.code, "refused: {}", failure.message);
+    })?;
+    let checked = shared
+        .verifier
+        .whole(FrameCheck::new(&frames, *limits))
+        .await;
+    let batch = checked.map_err(|error| {
+        shared.counters.refuse(error.kind(), 1);
+        Failure::from(&error)
+    })?;
+    let durability = match acks {
+        0 => Durability::None,
+        _ => partition.hot().config().durability.into(),
+    };
+    let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(&partition));
+    let appended = partition.append(&batch, durability).map_err(|error| {
+        let refusal = shared.append_refusal(&partition, error);
+        shared.counters.refuse(refusal.kind, 1);
+        refusal
+    })?;
+    shared.counters.stored(&batch);
+    Ok(Appended {
+        base_offset: appended.base_offset,
+        end_offset: appended.end_offset,
+        log_start_offset: partition.offsets().log_start_offset,
+        partition,
+        wait,
+    })
+}
+
+/// The batches in `records` as frames; what only reading their records can tell is left to the check of those.
+fn frames(mut records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<u8>, Failure> {
+    let mut frames = Vec::with_capacity(records.len() + FRAME_HEADER_BYTES);
+    while !records.is_empty() {
+        let (batch, rest) = split(records)?;
+        records = rest;
+        let header = admit(batch, limits, version)?;
+        let at = frames.len();
+        Frame::batch(header.max_timestamp_ns(), batch, header.record_count)
+            .encode_into(&mut frames);
+        patch_leader_epoch(&mut frames[at + FRAME_HEADER_BYTES..], NO_LEADER_EPOCH);
+    }
+    if frames.is_empty() {
+        return Err(Failure::new(code::INVALID_RECORD, "there is no batch"));
+    }
+    Ok(frames)
+}
+
+/// The first batch and what is behind it.
+fn split(records: &[u8]) -> Result<(&[u8], &[u8]), Failure> {
+    let length = records
+        .get(LENGTH_AT)
+        .and_then(|length| length.first_chunk())
+        .map(|length| i32::from_be_bytes(*length));
+    let bytes = length
+        .and_then(|length| usize::try_from(length).ok())
+        .map(|length| length + UNCOUNTED_BYTES)
+        .filter(|bytes| *bytes >= BATCH_HEADER_BYTES);
+    let split = bytes.and_then(|bytes| records.split_at_checked(bytes));
+    split.ok_or_else(|| {
+        let message = format!(
+            "a batch says it has {length:?} bytes behind its length, {} are there in all",
+            records.len()
+        );
+        Failure::new(code::CORRUPT_MESSAGE, message)
+    })
+}
+
+/// Checks what a batch's header says of it, in the order in which Kafka does: damage first.
+fn admit(batch: &[u8], limits: &FrameLimits, version: i16) -> Result<BatchHeader, Failure> {
+    let invalid = |message: String| Err(Failure::new(code::INVALID_RECORD, message));
+    if batch[MAGIC_AT] != 2 {
+        return invalid(format!(
+            "the batch has the magic {}, expected 2",
+            batch[MAGIC_AT]
+        ));
+    }
+    if batch.len() as u64 > u64::from(limits.max_payload_bytes) {
+        let message = format!(
+            "a batch of {} bytes, the limit is {}",
+            batch.len(),
+            limits.max_payload_bytes
+        );
+        return Err(Failure::new(code::MESSAGE_TOO_LARGE, message));
+    }
+    let header = RecordBatch::header(batch).map_err(|error| {
+        // A count that contradicts another may be a damaged one.
+        if batch[CRC_AT] == crc32c(&batch[CHECKED_FROM..]).to_be_bytes() {
+            Failure::from(&error)
+        } else {
+            Failure::new(code::CORRUPT_MESSAGE, error.to_string())
+        }
+    })?;
+    if header.base_offset != 0 {
+        return invalid(format!(
+            "the batch begins at offset {}, expected 0",
+            header.base_offset
+        ));
+    }
+    if header.is_control() {
+        return invalid("a producer sent a control batch".to_owned());
+    }
+    if header.is_transactional() {
+        return Err(unserved("transactions"));
+    }
+    if header.producer_id >= 0 {
+        return Err(unserved("idempotent producers"));
+    }
+    if header.compression == Compression::Zstd && version < ZSTD_FROM {
+        let message = format!("zstd takes version {ZSTD_FROM}, the request has {version}");
+        return Err(Failure::new(code::UNSUPPORTED_COMPRESSION_TYPE, message));
+    }
+    Ok(header)
+}
+
+impl Produced {
+    fn first_failure(&self) -> Option<&Failure> {
+        let mut partitions = self.topics.iter().flat_map(|(_, partitions)| partitions);
+        partitions.find_map(|partition| partition.outcome.as_ref().err())
+    }
+
+    /// How many partitions were asked for.
+    pub(super) fn partition_count(&self) -> usize {
+        let topics = self.topics.iter();
+        topics.map(|(_, partitions)| partitions.len() + 1).sum()
+    }
+
+    /// The answer, once all of it is as durable as it has to be (ING-1).
+    pub(super) async fn settle(self, shared: &Shared) -> Result<Vec<u8>, Refusal> {
+        let mut responses = Vec::with_capacity(self.topics.len());
+        for (name, partitions) in self.topics {
+            let mut settled = Vec::with_capacity(partitions.len());
+            for partition in partitions {
+                settled.push(partition.settle(shared).await);
+            }
+            let response = TopicProduceResponse::default().with_name(name.into());
+            responses.push(response.with_partition_responses(settled));
+        }
+        message(
+            &self.head,
+            &ProduceResponse::default().with_responses(responses),
+        )
+    }
+}
+
+impl Partition {
+    async fn settle(self, shared: &Shared) -> PartitionProduceResponse {
+        let answer = PartitionProduceResponse::default()
+            .with_index(self.index)
+            .with_log_append_time_ms(-1)
+            .with_log_start_offset(-1)
+            .with_current_leader(LeaderIdAndEpoch::default());
+        let outcome = match self.outcome {
+            Ok(appended) => appended.settle(shared).await,
+            Err(failure) => Err(failure),
+        };
+        match outcome {
+            Ok((base_offset, log_start_offset)) => answer
+                .with_base_offset(base_offset.0.cast_signed())
+                .with_log_start_offset(log_start_offset.0.cast_signed()),
+            Err(failure) => answer
+                .with_error_code(failure.code)
+                .with_base_offset(-1)
+                .with_error_message(Some(StrBytes::from_string(failure.message))),
+        }
+    }
+}
+
+impl Appended {
+    async fn settle(self, shared: &Shared) -> Result<(Offset, Offset), Failure> {
+        if self.wait.is_some() {
+            let durable = self.partition.hot().wait_durable(self.end_offset).await;
+            durable.map_err(|error| {
+                let refusal = shared.append_refusal(&self.partition, error);
+                shared.counters.refuse(refusal.kind, 1);
+                refusal
+            })?;
+        }
+        Ok((self.base_offset, self.log_start_offset))
+    }
+}

@@ -1,0 +1,264 @@
+//! The record batches of one partition from an offset on: batch frames as they lie in the file, record frames made into
+//! batches whose bounds do not depend on where the reader began (see [`LeanBatches`]).
+//!
+//! - **KAF-5**: whole batches, in order; the first one holds the offset asked for, or is the next behind it. At least one,
+//!   if asked for so, however large.
+
+use basalt_columnar::TieredPartition;
+use basalt_log::FrameSlice;
+use basalt_proto::batch::{LeanBatches, batch_start, is_small};
+use basalt_proto::{
+    FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, FrameLimits, FrameWalk, Offset,
+};
+
+use crate::error::Refusal;
+use crate::read_ahead::Lane;
+
+/// Batches from this size on leave by sendfile; a call for each of the smaller ones would cost more than copying it.
+const SENDFILE_BYTES: usize = 16 << 10;
+/// What is made or copied before others run.
+const TURN_BYTES: usize = 1 << 20;
+/// What is read at a time to finish a batch, and to find its beginning.
+const MORE_BYTES: u64 = 64 << 10;
+const BACK_BYTES: u64 = 1 << 20;
+/// How often it is read back at most. Large frames and batches among the small ones use this up: then the batch begins
+/// with the frame that was asked for.
+const BACK_READS: u32 = 4;
+
+/// Some bytes of an answer.
+#[derive(Debug)]
+pub(super) enum Piece {
+    /// In memory.
+    Bytes(Vec<u8>),
+    /// In a file: so many bytes of a slice from one of its bytes on.
+    File {
+        slice: FrameSlice,
+        from: u64,
+        bytes: u64,
+    },
+}
+
+impl Piece {
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Bytes(bytes) => bytes.len() as u64,
+            Self::File { bytes, .. } => *bytes,
+        }
+    }
+}
+
+/// What is wanted of a partition.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Want {
+    pub(super) log_start_offset: Offset,
+    pub(super) high_watermark: Offset,
+    /// Bytes of batches at most.
+    pub(super) max_bytes: u64,
+    /// Whether there is a first batch in any case.
+    pub(super) at_least_one: bool,
+}
+
+/// Collects the batches of a partition. `slice` is what was read of it at the offset wanted, and is not empty.
+///
+/// # Errors
+/// A [`Refusal`] when not even the first batch can be read.
+pub(super) async fn collect(
+    lane: &Lane,
+    partition: &TieredPartition,
+    want: Want,
+    slice: FrameSlice,
+) -> Result<Vec<Piece>, Refusal> {
+    let mut batches = Batches {
+        lane,
+        partition,
+        want,
+        pieces: Vec::new(),
+        bytes: 0,
+        lean: LeanBatches::new(want.high_watermark),
+        turn_bytes: 0,
+    };
+    batches.go_back(&slice).await?;
+    batches.go_on(slice).await?;
+    Ok(batches.finish())
+}
+
+struct Batches<'a> {
+    lane: &'a Lane,
+    partition: &'a TieredPartition,
+    want: Want,
+    /// What is behind them, up to the last batch from a file.
+    pieces: Vec<Piece>,
+    /// Of the pieces.
+    bytes: u64,
+    lean: LeanBatches,
+    turn_bytes: usize,
+}
+
+/// Whether there is room for more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    More,
+    Full,
+}
+
+impl Batches<'_> {
+    /// Begins the batch that holds the first frame of `slice`, if that is not its first.
+    async fn go_back(&mut self, slice: &FrameSlice) -> Result<(), Refusal> {
+        let Some(first) = FrameWalk::new(slice.bytes(), FrameLimits::UNLIMITED).next() else {
+            return Ok(());
+        };
+        let first = first?.header;
+        if !is_small(&first) {
+            return Ok(());
+        }
+        let start = batch_start(first.offset, self.want.high_watermark);
+        let mut position = start.max(self.want.log_start_offset);
+        for _ in 0..BACK_READS {
+            if position >= first.offset {
+                break;
+            }
+            let before = self
+                .lane
+                .read_ready(self.partition, position, first.offset, BACK_BYTES)
+                .await?;
+            for frame in FrameWalk::new(before.bytes(), FrameLimits::UNLIMITED) {
+                let frame = frame?;
+                if is_small(&frame.header) {
+                    self.lean.push(&frame).map_err(FrameError::from)?;
+                    self.lean.forget_closed();
+                } else {
+                    self.lean.forget();
+                }
+            }
+            if before.next_offset <= position {
+                break;
+            }
+            position = before.next_offset;
+        }
+        if !self.lean.takes(&first) {
+            self.lean.forget();
+        }
+        Ok(())
+    }
+
+    async fn go_on(&mut self, mut slice: FrameSlice) -> Result<(), Refusal> {
+        loop {
+            if self.put_slice(&slice).await? == Next::Full {
+                return Ok(());
+            }
+            let position = slice.next_offset;
+            let left = self.want.max_bytes.saturating_sub(self.total());
+            let done = !self.lean.is_open() && left < MORE_BYTES;
+            if position >= self.want.high_watermark || done {
+                return Ok(());
+            }
+            let bytes = left.max(MORE_BYTES);
+            let end = self.want.high_watermark;
+            let read = self.lane.read_ready(self.partition, position, end, bytes);
+            slice = match read.await {
+                Ok(next) if next.next_offset > position => next,
+                Ok(_) => return Ok(()),
+                // What there is is sent; whoever asks for the rest is told.
+                Err(_) if self.total() > 0 => {
+                    self.lean.abandon();
+                    return Ok(());
+                }
+                Err(_) if self.lean.is_open() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+        }
+    }
+
+    /// Adds the frames of a slice until it is full.
+    async fn put_slice(&mut self, slice: &FrameSlice) -> Result<Next, Refusal> {
+        let mut walk = FrameWalk::new(slice.bytes(), FrameLimits::UNLIMITED);
+        loop {
+            let position = walk.position();
+            let Some(frame) = walk.next() else {
+                return Ok(Next::More);
+            };
+            let frame = frame?;
+            let next = match frame.header.kind {
+                FrameKind::Batch => self.put_batch(&frame, slice, position),
+                FrameKind::Record => self.put_record(&frame)?,
+            };
+            if next == Next::Full {
+                return Ok(Next::Full);
+            }
+            if self.turn_bytes >= TURN_BYTES {
+                self.turn_bytes = 0;
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    /// Adds a batch as it is.
+    fn put_batch(&mut self, frame: &Frame<'_>, slice: &FrameSlice, position: usize) -> Next {
+        self.lean.close();
+        let batch = frame.payload;
+        if !self.has_room(batch.len() as u64) {
+            return Next::Full;
+        }
+        if batch.len() < SENDFILE_BYTES {
+            self.lean.push_batch(batch);
+            self.turn_bytes += batch.len();
+            return Next::More;
+        }
+        self.end_piece();
+        self.put(Piece::File {
+            slice: slice.clone(),
+            from: (position + FRAME_HEADER_BYTES) as u64,
+            bytes: batch.len() as u64,
+        });
+        Next::More
+    }
+
+    /// Adds a record frame. One that overfills a batch which is not the first takes that batch with it.
+    fn put_record(&mut self, frame: &Frame<'_>) -> Result<Next, Refusal> {
+        let frame_bytes = frame.key.len() + frame.payload.len();
+        if !self.lean.takes(&frame.header) {
+            self.lean.close();
+            if !self.has_room(frame_bytes as u64) {
+                return Ok(Next::Full);
+            }
+        }
+        self.lean.push(frame).map_err(FrameError::from)?;
+        self.turn_bytes += frame_bytes;
+        let open_bytes = (self.lean.bytes().len() - self.lean.closed_bytes()) as u64;
+        if open_bytes > 0 && !self.has_room(open_bytes) {
+            self.lean.abandon();
+            return Ok(Next::Full);
+        }
+        Ok(Next::More)
+    }
+
+    /// Bytes of finished batches.
+    fn total(&self) -> u64 {
+        self.bytes + self.lean.closed_bytes() as u64
+    }
+
+    /// Whether a batch of so many bytes may be added to the finished ones.
+    fn has_room(&self, batch_bytes: u64) -> bool {
+        let total = self.total();
+        (total == 0 && self.want.at_least_one)
+            || total.saturating_add(batch_bytes) <= self.want.max_bytes
+    }
+
+    fn put(&mut self, piece: Piece) {
+        self.bytes += piece.len();
+        self.pieces.push(piece);
+    }
+
+    /// What is in memory becomes a piece, before one from a file.
+    fn end_piece(&mut self) {
+        let bytes = self.lean.take_bytes();
+        if !bytes.is_empty() {
+            self.put(Piece::Bytes(bytes));
+        }
+    }
+
+    fn finish(mut self) -> Vec<Piece> {
+        self.end_piece();
+        self.pieces
+    }
+}

@@ -1,0 +1,225 @@
+use std::collections::BTreeMap;
+
+use kafka_protocol::messages::create_topics_request::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
+};
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
+use kafka_protocol::messages::{
+    BrokerId, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
+    DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+};
+
+use super::*;
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+fn topic(topic: &str) -> CreatableTopic {
+    CreatableTopic::default()
+        .with_name(name(topic))
+        .with_num_partitions(3)
+        .with_replication_factor(1)
+}
+
+fn setting(name: &str, value: &str) -> CreatableTopicConfig {
+    CreatableTopicConfig::default()
+        .with_name(text(name))
+        .with_value(Some(text(value)))
+}
+
+impl Client {
+    async fn create(&mut self, version: i16, topics: Vec<CreatableTopic>) -> Vec<i16> {
+        let request = CreateTopicsRequest::default().with_topics(topics);
+        let told: CreateTopicsResponse = self.call(ApiKey::CreateTopics, version, &request).await;
+        told.topics.iter().map(|topic| topic.error_code).collect()
+    }
+
+    /// The settings of a topic with where they come from.
+    async fn settings(&mut self, version: i16, topic: &str) -> BTreeMap<String, (String, i8)> {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text(topic))
+            .with_configuration_keys(None);
+        let request = DescribeConfigsRequest::default()
+            .with_resources(vec![resource])
+            .with_include_synonyms(true);
+        let told: DescribeConfigsResponse =
+            self.call(ApiKey::DescribeConfigs, version, &request).await;
+        let described = told.results[0].configs.iter().filter_map(|config| {
+            let value = config.value.as_ref()?.to_string();
+            assert_eq!(config.synonyms.len(), 1);
+            Some((config.name.to_string(), (value, config.config_source)))
+        });
+        described.collect()
+    }
+
+    async fn alter(&mut self, version: i16, topic: &str, name: &str, value: Option<&str>) -> i16 {
+        let config = AlterableConfig::default()
+            .with_name(text(name))
+            .with_config_operation(i8::from(value.is_none()))
+            .with_value(value.map(text));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text(topic))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        let told: IncrementalAlterConfigsResponse = self
+            .call(ApiKey::IncrementalAlterConfigs, version, &request)
+            .await;
+        told.responses[0].error_code
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_are_made_and_deleted_by_name_and_by_id() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    for version in 2..=7 {
+        let made = format!("t{version}");
+        assert_eq!(client.create(version, vec![topic(&made)]).await, [0]);
+        assert_eq!(client.create(version, vec![topic(&made)]).await, [36]);
+        assert_eq!(client.metadata(12, &made).await.partitions.len(), 3);
+    }
+    for version in 1..=5 {
+        let names = vec![name(&format!("t{}", version + 1)), name("nowhere")];
+        let request = DeleteTopicsRequest::default().with_topic_names(names);
+        let told: DeleteTopicsResponse = client.call(ApiKey::DeleteTopics, version, &request).await;
+        let codes: Vec<i16> = told
+            .responses
+            .iter()
+            .map(|topic| topic.error_code)
+            .collect();
+        assert_eq!(codes, [0, 3]);
+    }
+    let topic_id = client.metadata(12, "t7").await.topic_id;
+    let state = || DeleteTopicState::default().with_topic_id(topic_id);
+    let request = DeleteTopicsRequest::default().with_topics(vec![state(), state()]);
+    let told: DeleteTopicsResponse = client.call(ApiKey::DeleteTopics, 6, &request).await;
+    let codes: Vec<i16> = told
+        .responses
+        .iter()
+        .map(|topic| topic.error_code)
+        .collect();
+    assert_eq!(codes, [0, 100]);
+    assert_eq!(told.responses[0].name, Some(name("t7")));
+    assert!(harness.log.log().topics().is_empty());
+    // A topic made anew is another one, and empty.
+    assert_ne!(client.metadata(12, "t7").await.topic_id, topic_id);
+    assert!(records(&client.fetch(12, "t7", 0).await).is_empty());
+    harness.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn topics_that_cannot_be_are_refused_by_their_own_code() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    let here = |index| {
+        CreatableReplicaAssignment::default()
+            .with_partition_index(index)
+            .with_broker_ids(vec![BrokerId(0)])
+    };
+    let assigned = |assignments| {
+        CreatableTopic::default()
+            .with_name(name("a"))
+            .with_num_partitions(-1)
+            .with_replication_factor(-1)
+            .with_assignments(assignments)
+    };
+    let with = |key: &str, value: &str| topic("a").with_configs(vec![setting(key, value)]);
+    for (code, topic) in [
+        (17, topic("../x")),
+        (37, topic("a").with_num_partitions(0)),
+        (37, topic("a").with_num_partitions(i32::MAX)),
+        (38, topic("a").with_replication_factor(3)),
+        (39, assigned(vec![here(0), here(2)])),
+        (40, with("cleanup.policy", "compact")),
+        (40, with("retention.ms", "soon")),
+        (40, with("no.such.setting", "1")),
+    ] {
+        let what = format!("{topic:?}");
+        assert_eq!(client.create(7, vec![topic]).await, [code], "{what}");
+    }
+    assert_eq!(
+        client.create(7, vec![topic("a"), topic("a")]).await,
+        [42, 42]
+    );
+    let request = CreateTopicsRequest::default()
+        .with_topics(vec![topic("a")])
+        .with_validate_only(true);
+    let told: CreateTopicsResponse = client.call(ApiKey::CreateTopics, 7, &request).await;
+    assert_eq!(
+        (told.topics[0].error_code, told.topics[0].num_partitions),
+        (0, 3)
+    );
+    assert!(harness.log.log().topics().is_empty());
+    let made = client
+        .create(7, vec![assigned(vec![here(1), here(0)])])
+        .await;
+    assert_eq!(made, [0]);
+    assert_eq!(client.metadata(12, "a").await.partitions.len(), 2);
+    harness.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_come_back_as_they_were_given() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    let given = topic("t").with_configs(vec![
+        setting("retention.ms", "3600000"),
+        setting("cleanup.policy", "delete"),
+        setting("basalt.durability", "os"),
+    ]);
+    assert_eq!(client.create(5, vec![given]).await, [0]);
+    for version in 1..=4 {
+        let settings = client.settings(version, "t").await;
+        let get = |name: &str| {
+            let (value, source) = &settings[name];
+            (value.as_str(), *source)
+        };
+        assert_eq!(get("retention.ms"), ("3600000", 1));
+        assert_eq!(get("retention.bytes"), ("-1", 5));
+        assert_eq!(get("segment.bytes"), ("134217728", 5));
+        assert_eq!(get("cleanup.policy"), ("delete", 5));
+        assert_eq!(get("max.message.bytes"), ("52428800", 5));
+        assert_eq!(get("min.insync.replicas"), ("1", 5));
+        assert_eq!(get("compression.type"), ("producer", 5));
+        assert_eq!(get("message.timestamp.type"), ("CreateTime", 5));
+        assert_eq!(get("basalt.durability"), ("os", 1));
+    }
+    for version in 0..=1 {
+        let set = client.alter(version, "t", "retention.bytes", Some("1000000"));
+        assert_eq!(set.await, 0);
+        let settings = client.settings(4, "t").await;
+        assert_eq!(settings["retention.bytes"], ("1000000".to_owned(), 1));
+        assert_eq!(client.alter(version, "t", "retention.bytes", None).await, 0);
+        let settings = client.settings(4, "t").await;
+        assert_eq!(settings["retention.bytes"], ("-1".to_owned(), 5));
+    }
+    let alter = async |client: &mut Client, topic: &str, name: &str, value: &str| {
+        client.alter(1, topic, name, Some(value)).await
+    };
+    assert_eq!(alter(&mut client, "t", "retention.ms", "-1").await, 0);
+    assert_eq!(
+        alter(&mut client, "t", "cleanup.policy", "compact").await,
+        40
+    );
+    assert_eq!(alter(&mut client, "t", "segment.bytes", "1").await, 40);
+    assert_eq!(alter(&mut client, "nowhere", "retention.ms", "1").await, 3);
+    assert_eq!(client.settings(4, "t").await["retention.ms"].0, "-1");
+
+    let asked = DescribeConfigsResource::default()
+        .with_resource_type(4)
+        .with_resource_name(text("0"))
+        .with_configuration_keys(None);
+    let request = DescribeConfigsRequest::default().with_resources(vec![asked]);
+    let told: DescribeConfigsResponse = client.call(ApiKey::DescribeConfigs, 4, &request).await;
+    let mut names = told.results[0].configs.iter().map(|config| &*config.name);
+    assert!(names.any(|name| name == "inter.broker.protocol.version"));
+    harness.stop().await;
+}
