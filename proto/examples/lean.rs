@@ -1,25 +1,33 @@
 //! How fast record frames become record batches, on one core, in GB of frames a second.
 //!
-//! `cargo run --release -p basalt-proto --example lean`
+//! `cargo run --release -p basalt-proto --example lean [PAYLOAD_BYTES]...`
 #![expect(clippy::disallowed_methods, reason = "it measures, and nothing else")]
 
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use basalt_proto::batch::LeanBatches;
 use basalt_proto::{Frame, FrameLimits, FrameWalk, Offset, patch_offset};
 
 /// What one answer to a fetch holds, about.
 const ROUND_BYTES: usize = 1 << 20;
+/// How many of them are made of each size.
+const ROUNDS: u32 = 1 << 10;
 
 fn main() {
-    for payload_bytes in [10, 100, 200, 1000, 10_000, 100_000] {
+    let given = std::env::args().skip(1).flat_map(|bytes| bytes.parse());
+    let mut sizes: Vec<usize> = given.collect();
+    if sizes.is_empty() {
+        sizes = vec![10, 100, 200, 1000, 10_000, 100_000];
+    }
+    for payload_bytes in sizes {
         let frames = frames(payload_bytes);
         let end = Offset(u64::MAX);
         let (mut bytes, mut records) = (0_u64, 0_u64);
         let began = Instant::now();
-        while began.elapsed() < Duration::from_secs(2) {
+        for _ in 0..ROUNDS {
             let mut batches = LeanBatches::new(end);
+            batches.reserve(frames.len());
             for frame in FrameWalk::new(black_box(&frames), FrameLimits::UNLIMITED).flatten() {
                 let pushed = batches.push(&frame);
                 assert!(pushed.is_ok(), "no frame here is too large");

@@ -27,6 +27,8 @@ const SPANS: [u64; 2] = [256, 16];
 const NS_PER_MS: u64 = 1_000_000;
 /// A record's bytes besides key and payload, at most: five numbers of up to five or ten bytes, and two single ones.
 const RECORD_OVERHEAD_BYTES: usize = 40;
+/// A power of two above that, so that a place in it needs no check.
+const NUMBERS_BYTES: usize = 64;
 /// The most offsets that one batch can span.
 const MAX_BATCH_OFFSETS: u32 = 1 << 31;
 
@@ -88,6 +90,11 @@ impl LeanBatches {
             open: None,
             end_offset,
         }
+    }
+
+    /// Makes room for so many bytes, so that what is written need not be moved as it grows.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.bytes.reserve(bytes);
     }
 
     /// The batches so far. The last one is unfinished until [`Self::close`].
@@ -280,22 +287,22 @@ fn finish(batch: &mut [u8], open: &Open, last_offset_delta: i32, record_count: i
 
 /// Numbers on their way out: a record's are put together, so that they are one copy.
 struct Numbers {
-    bytes: [u8; RECORD_OVERHEAD_BYTES],
+    bytes: [u8; NUMBERS_BYTES],
     length: usize,
 }
 
 impl Numbers {
     const fn new() -> Self {
         Self {
-            bytes: [0; RECORD_OVERHEAD_BYTES],
+            bytes: [0; NUMBERS_BYTES],
             length: 0,
         }
     }
 
     #[inline]
     fn byte(&mut self, byte: u8) {
-        // At most 33 bytes are put; the mask is there for the compiler.
-        self.bytes[self.length % RECORD_OVERHEAD_BYTES] = byte;
+        // At most 33 bytes are put: the remainder is there for the compiler.
+        self.bytes[self.length % NUMBERS_BYTES] = byte;
         self.length += 1;
     }
 
@@ -320,7 +327,7 @@ impl Numbers {
     }
 
     fn put(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.bytes[..self.length.min(RECORD_OVERHEAD_BYTES)]);
+        out.extend_from_slice(&self.bytes[..self.length.min(NUMBERS_BYTES)]);
     }
 }
 
