@@ -77,6 +77,11 @@ pub(super) async fn collect(
         lean: LeanBatches::new(want.high_watermark),
         turn_bytes: 0,
     };
+    if !slice.has_batches {
+        // As much as is made of it, about: not to be moved as it grows.
+        let bytes = slice.len().min(want.max_bytes);
+        batches.lean.reserve(usize::try_from(bytes).unwrap_or(0));
+    }
     batches.go_back(&slice).await?;
     batches.go_on(slice).await?;
     Ok(batches.finish())
