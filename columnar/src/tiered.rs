@@ -204,12 +204,32 @@ impl TieredLog {
     /// # Errors
     /// [`DeleteError`]. If the log has the topic after that, nothing was deleted; else the rest goes at the next start.
     pub async fn delete_topic(&self, topic: &TopicName) -> Result<(), DeleteError> {
+        self.delete_topic_if(topic, None).await
+    }
+
+    /// [`TieredLog::delete_topic`], only if the topic of that name still has that id.
+    ///
+    /// # Errors
+    /// As [`TieredLog::delete_topic`]; one with another id is unknown.
+    pub async fn delete_topic_with_id(
+        &self,
+        topic: &TopicName,
+        id: TopicId,
+    ) -> Result<(), DeleteError> {
+        self.delete_topic_if(topic, Some(id)).await
+    }
+
+    async fn delete_topic_if(
+        &self,
+        topic: &TopicName,
+        id: Option<TopicId>,
+    ) -> Result<(), DeleteError> {
         let (tier, topic) = (Arc::clone(&self.tier), topic.clone());
         let deleted = self
             .tier
             .shared
             .runtime
-            .spawn(async move { tier.delete_topic(&topic).await });
+            .spawn(async move { tier.delete_topic(&topic, id).await });
         deleted
             .await
             .unwrap_or_else(|stopped| Err(delete::interrupted(&stopped)))
@@ -363,8 +383,9 @@ impl Tier {
             .collect()
     }
 
-    async fn delete_topic(&self, name: &TopicName) -> Result<(), DeleteError> {
-        let Some(topic) = self.shared.log.topic(name) else {
+    async fn delete_topic(&self, name: &TopicName, id: Option<TopicId>) -> Result<(), DeleteError> {
+        let found = self.shared.log.topic(name);
+        let Some(topic) = found.filter(|topic| id.is_none_or(|id| topic.id() == id)) else {
             return Err(TopicError::Unknown {
                 topic: name.clone(),
             }

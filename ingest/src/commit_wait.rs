@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
 use basalt_log::TopicId;
-use basalt_proto::PartitionId;
+use basalt_proto::{Offset, PartitionId};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -22,7 +22,14 @@ type Key = (TopicId, PartitionId);
 #[derive(Debug, Default)]
 struct State {
     next_id: u64,
-    partitions: HashMap<Key, BTreeMap<u64, Instant>>,
+    partitions: HashMap<Key, BTreeMap<u64, Waiting>>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    since: Instant,
+    /// Where what was appended ends, once that is known.
+    end: Option<Offset>,
 }
 
 /// An append that waits, until dropped.
@@ -41,7 +48,8 @@ impl CommitWaits {
         let id = state.next_id;
         state.next_id += 1;
         let waiting = state.partitions.entry(key).or_default();
-        waiting.insert(id, Instant::now());
+        let since = Instant::now();
+        waiting.insert(id, Waiting { since, end: None });
         CommitWait {
             key,
             id,
@@ -49,18 +57,32 @@ impl CommitWaits {
         }
     }
 
-    /// How long the append to `partition` that came first among those that wait has waited; zero when none does.
+    /// How long the append to `partition` that came first among those that wait has waited; zero when none does. What is durable
+    /// waits no more, although its answer may.
     pub(crate) fn oldest(&self, partition: &TieredPartition) -> Duration {
+        let durable_offset = partition.hot().durable_offset();
         let state = self.state.lock();
         let waiting = state.partitions.get(&key(partition));
+        let mut waiting = waiting.into_iter().flat_map(BTreeMap::values);
         waiting
-            .and_then(|waiting| waiting.values().next())
-            .map_or(Duration::ZERO, Instant::elapsed)
+            .find(|waiting| waiting.end.is_none_or(|end| end > durable_offset))
+            .map_or(Duration::ZERO, |waiting| waiting.since.elapsed())
     }
 }
 
 fn key(partition: &TieredPartition) -> Key {
     (partition.hot().topic_id(), partition.hot().id())
+}
+
+impl CommitWait {
+    /// The append was made, and ends there.
+    pub(crate) fn appended(&self, end: Offset) {
+        let mut state = self.waits.state.lock();
+        let waiting = state.partitions.get_mut(&self.key);
+        if let Some(waiting) = waiting.and_then(|waiting| waiting.get_mut(&self.id)) {
+            waiting.end = Some(end);
+        }
+    }
 }
 
 impl Drop for CommitWait {
@@ -99,6 +121,11 @@ mod tests {
         assert!(waits.oldest(&partition) >= Duration::from_millis(2));
         drop(first);
         assert!(waits.oldest(&partition) < between.elapsed());
+        // What the log has on disk is not waited for, be it answered or not.
+        second.appended(Offset(1));
+        assert!(waits.oldest(&partition) > Duration::ZERO);
+        second.appended(Offset::ZERO);
+        assert_eq!(waits.oldest(&partition), Duration::ZERO);
         drop(second);
         assert!(waits.state.lock().partitions.is_empty());
     }

@@ -20,12 +20,19 @@ use crate::topics::Topics;
 use crate::verify::Verifier;
 use crate::{Counters, ServerConfig};
 
+const ANSWERS_BYTES: u64 = 256 << 20;
+const COPIES_BYTES: u64 = 256 << 20;
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: ServerConfig,
     pub(crate) log: Arc<TieredLog>,
     pub(crate) counters: Arc<Counters>,
     pub(crate) large_frames: MemoryBudget,
+    /// For Kafka's answers of many parts, while they are put together.
+    pub(crate) answers: MemoryBudget,
+    /// For what Kafka's fetches copy of the log, until it is sent.
+    pub(crate) copies: MemoryBudget,
     pub(crate) buffers: Buffers,
     pub(crate) verifier: Verifier,
     pub(crate) commits: Arc<CommitWaits>,
@@ -39,6 +46,8 @@ impl Shared {
         let counters = Arc::default();
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
+            answers: MemoryBudget::new(ANSWERS_BYTES),
+            copies: MemoryBudget::new(COPIES_BYTES),
             buffers: Buffers::new(),
             verifier: Verifier::new(),
             commits: Arc::default(),
@@ -166,6 +175,14 @@ impl MemoryBudget {
     /// All there is.
     pub(crate) const fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// A share of `bytes` if there is so much.
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let share = u32::try_from(bytes.div_ceil(1 << 10)).ok()?;
+        Arc::clone(&self.kibibytes)
+            .try_acquire_many_owned(share)
+            .ok()
     }
 
     /// Waits for a share of `bytes`; `None` only if that can never be had.

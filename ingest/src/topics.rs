@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use basalt_columnar::TieredLog;
-use basalt_log::TopicConfig;
+use basalt_log::{TopicConfig, TopicId};
 use basalt_proto::session::ConfigPairs;
 use basalt_proto::{ErrorKind, TopicName};
 use tokio::sync::watch;
@@ -90,12 +90,19 @@ impl Topics {
     /// # Errors
     /// [`Refusal`]: there is no such topic, the disk or the store failed.
     pub async fn delete(&self, topic: TopicName) -> Result<(), Refusal> {
+        let found = self.log.log().topic(&topic);
+        let found = found.ok_or_else(|| Refusal::unknown_topic(&topic))?;
+        self.delete_with_id(topic, found.id()).await
+    }
+
+    /// [`Topics::delete`], only if the topic of that name still has that id.
+    ///
+    /// # Errors
+    /// As [`Topics::delete`]; one with another id is unknown.
+    pub async fn delete_with_id(&self, topic: TopicName, id: TopicId) -> Result<(), Refusal> {
         let (log, deletions) = (Arc::clone(&self.log), self.deletions.clone());
-        if log.log().topic(&topic).is_none() {
-            return Err(Refusal::unknown_topic(&topic));
-        }
         detached(async move {
-            let deleted = log.delete_topic(&topic).await;
+            let deleted = log.delete_topic_with_id(&topic, id).await;
             // Here, so that those who wait are told although the peer that asked is gone; and also after a failure: the
             // topic may be gone although its files are not.
             deletions.send_modify(|count| *count += 1);

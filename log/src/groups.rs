@@ -21,7 +21,7 @@ const MAX_COMMITS_PER_ENTRY: usize = 4096;
 const REWRITE_SLACK_BYTES: u64 = 4 << 20;
 
 type Key = (GroupName, TopicName, PartitionId);
-type Offsets = BTreeMap<Key, Offset>;
+type Offsets = BTreeMap<GroupName, BTreeMap<(TopicName, PartitionId), Offset>>;
 
 /// One journal entry: some commits, or the end of a topic's.
 #[derive(Debug, Serialize, Deserialize)]
@@ -62,14 +62,14 @@ impl Groups {
         path: &Path,
         threaded: bool,
     ) -> Result<Self, OpenError> {
-        let mut offsets = BTreeMap::new();
+        let mut offsets = Offsets::new();
         let journal = Journal::open(disk.as_ref(), path, |payloads| {
             let mut entries = 0_u64;
             for payload in payloads {
                 entries += apply(&mut offsets, payload, path)?;
             }
             // Rewritten at the start when most of it is history.
-            let worth_it = entries > 1000 && entries > 4 * offsets.len() as u64;
+            let worth_it = entries > 1000 && entries > 4 * count(&offsets);
             Ok(worth_it.then(|| encode_all(&offsets)))
         })?;
         let offsets = Arc::new(RwLock::new(offsets));
@@ -144,19 +144,27 @@ impl Groups {
         topic: &TopicName,
         partition: PartitionId,
     ) -> Option<Offset> {
-        self.offsets
-            .read()
-            .get(&(group.clone(), topic.clone(), partition))
-            .copied()
+        let offsets = self.offsets.read();
+        let of_group = offsets.get(group)?;
+        of_group.get(&(topic.clone(), partition)).copied()
+    }
+
+    /// All that a group has committed, by topic and partition.
+    #[must_use]
+    pub fn of(&self, group: &GroupName) -> Vec<(TopicName, PartitionId, Offset)> {
+        let offsets = self.offsets.read();
+        let of_group = offsets.get(group).into_iter().flatten();
+        of_group
+            .map(|((topic, id), offset)| (topic.clone(), *id, *offset))
+            .collect()
     }
 
     /// All committed offsets, by group, topic and partition.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupName, TopicName, PartitionId, Offset)> {
-        self.offsets
-            .read()
-            .iter()
-            .map(|((group, topic, id), offset)| (group.clone(), topic.clone(), *id, *offset))
+        let offsets = self.offsets.read();
+        each(&offsets)
+            .map(|(group, topic, id, offset)| (group.clone(), topic.clone(), id, offset))
             .collect()
     }
 
@@ -213,16 +221,19 @@ impl Stored {
                 .collect(),
         );
         self.append(&entry)?;
-        self.offsets.write().extend(commits.iter().cloned());
+        let mut offsets = self.offsets.write();
+        for (key, offset) in commits {
+            put(&mut offsets, key.clone(), *offset);
+        }
         Ok(())
     }
 
     fn delete_topic(&mut self, topic: &TopicName) -> Result<(), CommitError> {
-        if !self.offsets.read().keys().any(|(_, of, _)| of == topic) {
+        if !each(&self.offsets.read()).any(|(_, of, ..)| of == topic) {
             return Ok(());
         }
         self.append(&Entry::TopicDeleted(topic.to_string()))?;
-        self.offsets.write().retain(|(_, of, _), _| of != topic);
+        forget(&mut self.offsets.write(), topic.as_str());
         Ok(())
     }
 
@@ -263,11 +274,7 @@ impl Stored {
 }
 
 /// Applies an entry; the number of commits in it.
-fn apply(
-    offsets: &mut BTreeMap<Key, Offset>,
-    payload: &[u8],
-    path: &Path,
-) -> Result<u64, OpenError> {
+fn apply(offsets: &mut Offsets, payload: &[u8], path: &Path) -> Result<u64, OpenError> {
     let damaged = |what: String| OpenError::Damaged {
         path: PathBuf::from(path),
         position: 0,
@@ -279,21 +286,48 @@ fn apply(
             for (group, topic, partition, offset) in commits {
                 let group = GroupName::new(&group).map_err(|error| damaged(error.to_string()))?;
                 let topic = TopicName::new(&topic).map_err(|error| damaged(error.to_string()))?;
-                offsets.insert((group, topic, PartitionId(partition)), Offset(offset));
+                put(
+                    offsets,
+                    (group, topic, PartitionId(partition)),
+                    Offset(offset),
+                );
             }
             Ok(count)
         }
         Entry::TopicDeleted(topic) => {
-            offsets.retain(|(_, of, _), _| of.as_str() != topic);
+            forget(offsets, &topic);
             Ok(1)
         }
     }
 }
 
-fn encode_all(offsets: &BTreeMap<Key, Offset>) -> Vec<Vec<u8>> {
-    let commits: Vec<_> = offsets
-        .iter()
-        .map(|((group, topic, id), offset)| (group.to_string(), topic.to_string(), id.0, offset.0))
+fn put(offsets: &mut Offsets, (group, topic, partition): Key, offset: Offset) {
+    let of_group = offsets.entry(group).or_default();
+    of_group.insert((topic, partition), offset);
+}
+
+/// Forgets a topic, and groups that have nothing else.
+fn forget(offsets: &mut Offsets, topic: &str) {
+    offsets.retain(|_, of_group| {
+        of_group.retain(|(of, _), _| of.as_str() != topic);
+        !of_group.is_empty()
+    });
+}
+
+fn each(offsets: &Offsets) -> impl Iterator<Item = (&GroupName, &TopicName, PartitionId, Offset)> {
+    offsets.iter().flat_map(|(group, of_group)| {
+        let of_group = of_group.iter();
+        of_group.map(move |((topic, id), offset)| (group, topic, *id, *offset))
+    })
+}
+
+fn count(offsets: &Offsets) -> u64 {
+    offsets.values().map(|of_group| of_group.len() as u64).sum()
+}
+
+fn encode_all(offsets: &Offsets) -> Vec<Vec<u8>> {
+    let commits: Vec<_> = each(offsets)
+        .map(|(group, topic, id, offset)| (group.to_string(), topic.to_string(), id.0, offset.0))
         .collect();
     let entries = commits
         .chunks(MAX_COMMITS_PER_ENTRY)

@@ -1,10 +1,11 @@
 //! From the sections to what each crate takes.
 
+use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use basalt_columnar::{ColdConfig, StoreConfig};
-use basalt_ingest::ServerConfig;
+use basalt_ingest::{Advertised, ServerConfig};
 use basalt_log::{LogConfig, TopicConfig, TopicDurability};
 use basalt_proto::FrameLimits;
 use basalt_query::QueryConfig;
@@ -105,8 +106,35 @@ impl Config {
             max_fetch_wait: Duration::from_millis(server.max_fetch_wait_ms),
             cold_reads: server.cold_reads,
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
-            ..ServerConfig::default()
+            // A wrong one is refused by `validate`.
+            advertised: self.advertised().unwrap_or_default(),
         }
+    }
+
+    /// Where Kafka's clients are told to connect, if that is said.
+    ///
+    /// # Errors
+    /// What is wrong with `server.advertised`.
+    pub(super) fn advertised(&self) -> Result<Option<Advertised>, String> {
+        let text = &self.server.advertised;
+        if text.is_empty() {
+            return Ok(None);
+        }
+        let parsed = text.rsplit_once(':').and_then(|(host, port)| {
+            let bare = host
+                .strip_prefix('[')
+                .and_then(|host| host.strip_suffix(']'));
+            let is_v6 = bare.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
+            let is_name = !host.is_empty() && !host.contains([':', '[', ']', '/', ' ']);
+            let port = port.parse().ok().filter(|port| *port > 0)?;
+            (is_v6 || is_name).then(|| Advertised {
+                host: bare.unwrap_or(host).to_owned(),
+                port,
+            })
+        });
+        parsed.map(Some).ok_or_else(|| {
+            format!("`server.advertised` is `{text}`: it must be HOST:PORT or [ADDRESS]:PORT")
+        })
     }
 
     pub(crate) fn query_config(&self) -> QueryConfig {

@@ -126,6 +126,9 @@ section! {
 section! {
     /// Connections: limits that keep one client from harming the others.
     ServerSection {
+        /// HOST:PORT, or `[ADDRESS]:PORT` for IPv6, at which Kafka's clients are told to connect; empty: each is told the address
+        /// that its connection came in at. To be set behind a proxy, a translated address or a container's published port.
+        advertised: String = String::new();
         /// Milliseconds a new connection has to say what it wants. Longer: slower clients get in. Shorter: descriptors
         /// are free sooner. Safe: 1,000 to 60,000.
         handshake_timeout_ms: u64 = 10_000, in 1 ..= HOUR_MS;
@@ -263,6 +266,9 @@ impl Config {
                 "`cold.hot_limit_bytes` is {hot_limit}: it must hold two segments (`log.segment_bytes` is {}), or be 0",
                 self.log.segment_bytes
             ));
+        }
+        if let Err(problem) = self.advertised() {
+            problems.push(problem);
         }
         // What contradicts each other is for the crates to say, once each value is one that could be.
         if problems.is_empty() {

@@ -35,6 +35,42 @@ fn the_defaults_are_valid() {
 }
 
 #[test]
+fn clients_are_told_a_host_and_a_port_or_where_they_came_in() {
+    let advertised = |text: &str| {
+        let mut config = Config::default();
+        config.server.advertised = text.to_owned();
+        let valid = config.validate().map_err(|error| chain(&error));
+        valid.map(|()| config.server_config().advertised)
+    };
+    let at = |host: &str, port| {
+        let host = host.to_owned();
+        Ok(Some(basalt_ingest::Advertised { host, port }))
+    };
+    assert_eq!(advertised(""), Ok(None));
+    assert_eq!(
+        advertised("basalt.example:19092"),
+        at("basalt.example", 19092)
+    );
+    assert_eq!(advertised("10.0.0.7:9092"), at("10.0.0.7", 9092));
+    assert_eq!(advertised("[fd00::1]:9092"), at("fd00::1", 9092));
+    for wrong in [
+        "basalt.example",
+        ":9092",
+        "host:0",
+        "host:65536",
+        "fd00::1:9092",
+        "[host]:9092",
+        "kafka://host:9092",
+    ] {
+        let refused = advertised(wrong).unwrap_err();
+        assert!(
+            refused.contains("server.advertised") && refused.contains(wrong),
+            "{refused}"
+        );
+    }
+}
+
+#[test]
 fn a_flag_wins_over_a_variable_and_a_variable_over_the_file() {
     let file = "data_dir = \"/from/file\"\n[log]\nsegment_bytes = 1000000\nblock_bytes = 5000\nflush_bytes = 70000\n";
     let environment = [

@@ -37,6 +37,9 @@ pub(super) struct Api {
     /// The first version with compact lengths and tagged fields.
     flexible_from: i16,
     pub(super) request: &'static [Field],
+    /// The body's tagged fields below this number are its struct's own. Only followers send them, and the decoder would believe
+    /// what they claim: they are refused.
+    pub(super) own_tags: u32,
 }
 
 impl Api {
@@ -74,6 +77,11 @@ const fn api(
         last: versions.1,
         flexible_from,
         request,
+        own_tags: match key {
+            // The cluster's id, and the state of a replica.
+            ApiKey::Fetch => 2,
+            _ => 0,
+        },
     }
 }
 

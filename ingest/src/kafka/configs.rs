@@ -7,6 +7,8 @@
 //! | `basalt.` and a name | the topic setting of that name (`durability`, `hot_bytes`, `hot_age_ms`, `shred_json`, `schema`) |
 //! | all others in [`FIXED`] | what is always so: named, so that clients find them, and refused when set to anything else |
 
+use std::collections::BTreeSet;
+
 use basalt_log::TopicConfig;
 use basalt_proto::TopicName;
 use basalt_proto::session::ConfigPairs;
@@ -117,13 +119,20 @@ struct Setting {
     kind: i8,
 }
 
+fn value_of(pairs: &ConfigPairs, own: &str) -> Option<String> {
+    let pair = pairs.iter().find(|(key, _)| key == own);
+    pair.map(|(_, value)| value.clone())
+}
+
 /// All settings of a topic.
 fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
-    let pairs = config.to_pairs();
-    let set = |own: &str| {
-        let pair = pairs.iter().find(|(key, _)| key == own);
-        pair.map(|(_, value)| value.clone())
-    };
+    let (pairs, server_pairs) = (
+        config.to_pairs(),
+        shared.log.log().config().topic_defaults.to_pairs(),
+    );
+    let set = |own: &str| value_of(&pairs, own);
+    // A topic has the server's settings from its making on: what is the same is not its own.
+    let is_own = |own: &str| set(own) != value_of(&server_pairs, own);
     let default = |own: &str| match own {
         "segment_bytes" => shared.log.log().config().segment_bytes.to_string(),
         _ => NO_LIMIT.to_owned(),
@@ -143,14 +152,14 @@ fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
     settings.extend(SHARED.map(|(name, own, kind)| Setting {
         name: name.to_owned(),
         value: set(own).or_else(|| Some(default(own))),
-        of_topic: set(own).is_some(),
+        of_topic: is_own(own),
         read_only: false,
         kind,
     }));
     settings.extend(OWN.map(|own| Setting {
         name: format!("{OWN_PREFIX}{own}"),
         value: set(own),
-        of_topic: set(own).is_some(),
+        of_topic: is_own(own),
         read_only: false,
         kind: STRING,
     }));
@@ -166,7 +175,9 @@ fn of_broker(node: &Node) -> Vec<Setting> {
         read_only: true,
         kind,
     };
-    let listener = format!("PLAINTEXT://{}:{}", node.host, node.port);
+    let is_v6 = node.host.contains(':');
+    let (before, behind) = if is_v6 { ("[", "]") } else { ("", "") };
+    let listener = format!("PLAINTEXT://{before}{}{behind}:{}", node.host, node.port);
     let mut settings = vec![setting("advertised.listeners", listener, STRING)];
     settings.extend(OF_BROKER.map(|(name, value, kind)| setting(name, value.to_owned(), kind)));
     settings
@@ -204,7 +215,13 @@ pub(super) fn describe(
     request: &Request<'_>,
 ) -> Result<Vec<u8>, Refusal> {
     let asked: DescribeConfigsRequest = request.decode()?;
-    let results = asked.resources.into_iter().map(|resource| {
+    // Each once: what it has is told in full for each time that it is named.
+    let mut asked_for = BTreeSet::new();
+    let resources = asked.resources.into_iter();
+    let resources = resources.filter(|resource| {
+        asked_for.insert((resource.resource_type, resource.resource_name.clone()))
+    });
+    let results = resources.map(|resource| {
         let (kind, name) = (resource.resource_type, resource.resource_name);
         let result = DescribeConfigsResult::default()
             .with_resource_type(kind)
@@ -216,7 +233,10 @@ pub(super) fn describe(
         };
         let keys = resource.configuration_keys;
         let wanted = |setting: &Setting| {
-            let named = |keys: &Vec<StrBytes>| keys.iter().any(|key| **key == *setting.name);
+            // No keys at all stand for every one.
+            let named = |keys: &Vec<StrBytes>| {
+                keys.is_empty() || keys.iter().any(|key| **key == *setting.name)
+            };
             keys.as_ref().is_none_or(named)
         };
         match settings {
@@ -283,8 +303,14 @@ async fn alter_resource(
         ));
     }
     let config = topic_config(shared, &resource.resource_name)?;
+    let defaults = shared.log.log().config().topic_defaults.to_pairs();
     let mut pairs = ConfigPairs::new();
-    for change in &resource.configs {
+    for (at, change) in resource.configs.iter().enumerate() {
+        let before = &resource.configs[..at];
+        if before.iter().any(|other| other.name == change.name) {
+            let message = format!("the request changes `{}` more than once", change.name);
+            return Err(Failure::new(code::INVALID_REQUEST, message));
+        }
         let value = match (change.config_operation, &change.value) {
             (DELETE, _) => "",
             (SET, Some(value)) => value.as_str(),
@@ -296,7 +322,12 @@ async fn alter_resource(
                 return Err(Failure::new(code::INVALID_CONFIG, message));
             }
         };
-        pairs.extend(to_own(shared, &change.name, value)?);
+        let own = to_own(shared, &change.name, value)?;
+        pairs.extend(own.map(|(own, value)| match change.config_operation {
+            // Back to what a topic has that is made now.
+            DELETE => (own.clone(), value_of(&defaults, &own).unwrap_or_default()),
+            _ => (own, value),
+        }));
     }
     check(&config, &pairs)?;
     if validate_only || pairs.is_empty() {

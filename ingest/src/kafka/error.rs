@@ -15,11 +15,11 @@ pub(super) mod code {
     pub(in crate::kafka) const REQUEST_TIMED_OUT: i16 = 7;
     pub(in crate::kafka) const MESSAGE_TOO_LARGE: i16 = 10;
     pub(in crate::kafka) const OFFSET_METADATA_TOO_LARGE: i16 = 12;
+    pub(in crate::kafka) const COORDINATOR_NOT_AVAILABLE: i16 = 15;
     pub(in crate::kafka) const INVALID_TOPIC: i16 = 17;
     pub(in crate::kafka) const INVALID_REQUIRED_ACKS: i16 = 21;
     pub(in crate::kafka) const ILLEGAL_GENERATION: i16 = 22;
     pub(in crate::kafka) const INVALID_GROUP_ID: i16 = 24;
-    pub(in crate::kafka) const UNKNOWN_MEMBER_ID: i16 = 25;
     pub(in crate::kafka) const INVALID_TIMESTAMP: i16 = 32;
     pub(in crate::kafka) const UNSUPPORTED_VERSION: i16 = 35;
     pub(in crate::kafka) const TOPIC_ALREADY_EXISTS: i16 = 36;
@@ -28,6 +28,7 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_REPLICA_ASSIGNMENT: i16 = 39;
     pub(in crate::kafka) const INVALID_CONFIG: i16 = 40;
     pub(in crate::kafka) const INVALID_REQUEST: i16 = 42;
+    pub(in crate::kafka) const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
     pub(in crate::kafka) const STORAGE_ERROR: i16 = 56;
     pub(in crate::kafka) const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
     pub(in crate::kafka) const INVALID_FETCH_SESSION_EPOCH: i16 = 71;
@@ -35,6 +36,9 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_RECORD: i16 = 87;
     pub(in crate::kafka) const UNKNOWN_TOPIC_ID: i16 = 100;
 }
+
+/// Longer texts are cut.
+const MAX_MESSAGE_BYTES: usize = 1024;
 
 /// A refusal in Kafka's words: a code, and a text where the version has room for one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,10 +49,10 @@ pub(super) struct Failure {
 
 impl Failure {
     pub(super) fn new(code: i16, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-        }
+        let mut message = message.into();
+        // A peer's names stand in it, and an answer's texts have a limit.
+        message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+        Self { code, message }
     }
 }
 
@@ -84,6 +88,14 @@ pub(super) const fn of_fetch(kind: ErrorKind) -> i16 {
         | code::UNKNOWN_TOPIC_OR_PARTITION
         | code::STORAGE_ERROR) => code,
         _ => code::UNKNOWN,
+    }
+}
+
+/// What a commit may answer: Java's consumer tries again what says that the coordinator is away, and ends with a disk's trouble.
+pub(super) const fn of_commit(kind: ErrorKind) -> i16 {
+    match of_kind(kind) {
+        code::STORAGE_ERROR | code::REQUEST_TIMED_OUT => code::COORDINATOR_NOT_AVAILABLE,
+        code => code,
     }
 }
 

@@ -1,22 +1,24 @@
 //! Fetch: batches of many partitions in one answer, waited for if need be.
 //!
-//! There are no fetch sessions: each request names all its partitions, and the answer's session id is 0. Which partition
-//! is read first changes from one fetch to the next, so that one with large batches does not keep the others waiting for
-//! ever.
+//! There are no fetch sessions: each request names all its partitions, and the answer's session id is 0. The partition that
+//! is read first is the one behind the first of the fetch before, so that one with large batches does not keep the others
+//! waiting for ever, be their order the same each time or not.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
 use basalt_log::FrameSlice;
+use basalt_proto::batch::hole;
 use basalt_proto::{Offset, PartitionId, TopicName};
 use futures::stream::{FuturesUnordered, StreamExt};
 use kafka_protocol::messages::FetchRequest;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until};
 
+use super::PARTITION_BYTES;
 use super::error::{code, of_fetch};
-use super::node::KnownIds;
+use super::node::{KnownIds, TopicsById};
 use super::records::{Piece, Want, collect};
 use super::request::{Head, LENGTH_BYTES, Request};
 use super::response::put_header;
@@ -34,18 +36,24 @@ const READ_COMMITTED: i8 = 1;
 /// Batches in memory of less than this are copied once more, behind what stands before them, to leave in one write.
 const MAX_JOINED_BYTES: usize = 16 << 10;
 const UNKNOWN_OFFSET: i64 = -1;
+/// What an answer copies of the log when there is no share for it.
+const UNSHARED_BYTES: u64 = 64 << 10;
+/// So many partitions are read before others run.
+const TURN_PARTS: usize = 256;
 
 /// What a connection remembers from one fetch to the next.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    /// Counts fetches: which partition is read first changes.
-    rotation: usize,
+    /// Which partition was read first the last time.
+    first: Option<(TopicName, PartitionId)>,
     ids: KnownIds,
 }
 
 /// A fetch that waits for its turn.
 pub(super) struct Fetch {
     head: Head,
+    /// Its texts are parts of the body.
+    body_bytes: usize,
     request: FetchRequest,
 }
 
@@ -58,6 +66,8 @@ struct Part {
     bounds: Option<Bounds>,
     error_code: i16,
     slice: Option<FrameSlice>,
+    /// Where the offsets end that have no record and are followed by none, if it asks for such a one.
+    hole_end: Option<Offset>,
     pieces: Vec<Piece>,
 }
 
@@ -77,20 +87,37 @@ struct Fetching<'a> {
     max_bytes: u64,
 }
 
+impl Memory {
+    /// Which of `parts` is read first.
+    fn turn(&mut self, parts: &[Part]) -> usize {
+        let last = self.first.take();
+        let last = last.and_then(|(topic, partition)| {
+            let last = Some((&topic, partition));
+            parts.iter().position(|part| part.id() == last)
+        });
+        let first = last.map_or(0, |last| (last + 1) % parts.len());
+        let id = parts.get(first).and_then(Part::id);
+        self.first = id.map(|(topic, partition)| (topic.clone(), partition));
+        first
+    }
+}
+
 impl Fetch {
     /// # Errors
     /// A [`Refusal`] when the request is malformed.
     pub(super) fn of(request: &Request<'_>) -> Result<Self, Refusal> {
         Ok(Self {
             head: request.head,
+            body_bytes: request.body.len(),
             request: request.decode()?,
         })
     }
 
-    /// How many partitions it asks for.
-    pub(super) fn partition_count(&self) -> usize {
+    /// What it holds while it waits, about.
+    pub(super) fn held_bytes(&self) -> usize {
         let topics = self.request.topics.iter();
-        topics.map(|topic| topic.partitions.len() + 1).sum()
+        let partitions: usize = topics.map(|topic| topic.partitions.len() + 1).sum();
+        self.body_bytes + partitions * PARTITION_BYTES
     }
 
     /// Writes the answer once there is enough to read, the time is over, or no more requests will come.
@@ -101,7 +128,6 @@ impl Fetch {
         memory: &mut Memory,
         ending: &ShutdownSignal,
     ) -> Result<(), ConnectionError> {
-        memory.rotation = memory.rotation.wrapping_add(1);
         let request = &self.request;
         if request.session_id != 0 {
             return self.refuse(output, code::FETCH_SESSION_ID_NOT_FOUND).await;
@@ -115,23 +141,24 @@ impl Fetch {
         let mut fetching = Fetching {
             connection,
             output,
-            first: memory.rotation.checked_rem(parts.len()).unwrap_or(0),
+            first: memory.turn(&parts),
             parts,
             max_bytes: asked.min(u64::from(shared.config.max_fetch_bytes)),
         };
         let min_bytes = u64::try_from(request.min_bytes).unwrap_or(0);
         let max_wait = Duration::from_millis(u64::try_from(request.max_wait_ms).unwrap_or(0));
         fetching.wait(min_bytes, max_wait, ending).await;
-        fetching.collect().await;
+        let _share = fetching.collect().await;
         self.send(output, fetching.parts).await
     }
 
     fn parts(&self, shared: &Shared, ids: &mut KnownIds) -> Vec<Part> {
         let mut parts = Vec::new();
+        let mut all = TopicsById::new(shared);
         for topic in &self.request.topics {
             let name = match self.head.version {
                 IDS_FROM.. => ids
-                    .topic(shared, topic.topic_id.as_bytes())
+                    .topic(shared, &mut all, topic.topic_id.as_bytes())
                     .map(|topic| topic.name().clone())
                     .ok_or(code::UNKNOWN_TOPIC_ID),
                 _ => TopicName::new(&topic.topic).map_err(|_| code::UNKNOWN_TOPIC_OR_PARTITION),
@@ -149,6 +176,7 @@ impl Fetch {
                 bounds: None,
                 error_code: code::NONE,
                 slice: None,
+                hole_end: None,
                 pieces: Vec::new(),
             }));
         }
@@ -213,7 +241,10 @@ impl Fetch {
             put_tags(&mut out, flexible);
         }
         put_tags(&mut out, flexible);
-        pieces.push(Piece::Bytes(out));
+        // What is sent last pushes out what was held back for more to come: it must not be empty.
+        if !out.is_empty() {
+            pieces.push(Piece::Bytes(out));
+        }
         let behind: u64 = pieces.iter().skip(1).map(Piece::len).sum();
         if let Some(Piece::Bytes(first)) = pieces.first_mut() {
             put_length(first, behind)?;
@@ -269,6 +300,9 @@ impl Fetch {
 impl Fetching<'_> {
     /// Reads until there are `min_bytes`, a partition has an error, or the time is over.
     async fn wait(&mut self, min_bytes: u64, max_wait: Duration, ending: &ShutdownSignal) {
+        if self.parts.is_empty() {
+            return;
+        }
         // Made once it has to wait: most fetches have not.
         let mut news: Option<News> = None;
         loop {
@@ -278,8 +312,11 @@ impl Fetching<'_> {
             }
             let bytes = self.read().await;
             let failed = self.parts.iter().any(|part| part.error_code != code::NONE);
+            // A read may end before what there is to read does; there is nothing to wait for then.
+            let cut = self.parts.iter().any(Part::is_cut);
+            let holes = self.parts.iter().any(|part| part.hole_end.is_some());
             let over = news.as_ref().map_or(max_wait.is_zero(), News::is_over);
-            if bytes >= min_bytes || failed || over || ending.is_triggered() {
+            if bytes >= min_bytes || failed || cut || holes || over || ending.is_triggered() {
                 return;
             }
             // What was read keeps its file: not while it waits.
@@ -306,17 +343,32 @@ impl Fetching<'_> {
             part.read(self.connection.shared, self.output, wanted, skip)
                 .await;
             bytes += part.slice.as_ref().map_or(0, FrameSlice::len);
+            if at % TURN_PARTS == TURN_PARTS - 1 {
+                tokio::task::yield_now().await;
+            }
         }
         bytes
     }
 
-    /// Makes batches of what was read.
-    async fn collect(&mut self) {
+    /// Makes batches of what was read. Returns what stands for the memory that the copies among them take, until they are sent. Where
+    /// others have taken all of it, the answer is small: consumers that do not read theirs hold nobody up.
+    async fn collect(&mut self) -> Option<OwnedSemaphorePermit> {
+        let read = self.parts.iter().filter_map(|part| part.slice.as_ref());
+        let read_bytes = read.map(FrameSlice::len).sum::<u64>().min(self.max_bytes);
+        let copies = &self.connection.shared.copies;
+        let share = copies.try_take(usize::try_from(read_bytes).unwrap_or(usize::MAX));
+        let mut copies_left = match &share {
+            Some(_) => read_bytes,
+            None => UNSHARED_BYTES,
+        };
         let count = self.parts.len();
         let mut total = 0_u64;
         for at in 0..count {
             let at = (self.first + at) % count;
             let part = &mut self.parts[at];
+            if let (Some(end), Ok(from)) = (part.hole_end, u64::try_from(part.fetch_offset)) {
+                part.pieces = vec![Piece::Bytes(hole(Offset(from), end))];
+            }
             let (Some(slice), Some(bounds), Ok(partition)) =
                 (part.slice.take(), part.bounds, &part.found)
             else {
@@ -326,6 +378,7 @@ impl Fetching<'_> {
                 log_start_offset: bounds.log_start_offset,
                 high_watermark: bounds.high_watermark,
                 max_bytes: part.max_bytes.min(self.max_bytes.saturating_sub(total)),
+                max_copied_bytes: copies_left,
                 at_least_one: total == 0,
             };
             match collect(self.output.lane, partition, want, slice).await {
@@ -337,16 +390,32 @@ impl Fetching<'_> {
                 Piece::Bytes(bytes) => bytes.len() as u64,
                 Piece::File { .. } => 0,
             });
+            let copied = copied.sum();
+            copies_left = copies_left.saturating_sub(copied);
             let counters = &self.connection.shared.counters;
-            Counters::add(&counters.bytes_copied, copied.sum());
+            Counters::add(&counters.bytes_copied, copied);
         }
+        share
     }
 }
 
 impl Part {
+    fn id(&self) -> Option<(&TopicName, PartitionId)> {
+        let partition = self.found.as_ref().ok()?;
+        Some((partition.topic(), partition.id()))
+    }
+
+    /// Whether there is more to read than was read.
+    fn is_cut(&self) -> bool {
+        let (Some(slice), Some(bounds)) = (&self.slice, self.bounds) else {
+            return false;
+        };
+        slice.next_offset < bounds.high_watermark
+    }
+
     /// Reads frames from the offset asked for on, unless `skip`; notes bounds and errors.
     async fn read(&mut self, shared: &Shared, output: &Output<'_>, max_bytes: u64, skip: bool) {
-        self.slice = None;
+        (self.slice, self.hole_end) = (None, None);
         let partition = match &self.found {
             Ok(partition) => Arc::clone(partition),
             Err(code) => {
@@ -379,7 +448,10 @@ impl Part {
             .read_ready(&partition, from, end, max_bytes)
             .await
         {
-            Ok(slice) if slice.is_empty() => {}
+            Ok(slice) if slice.is_empty() => {
+                // No record follows, but offsets do: after a restart the log may go on behind a hole.
+                self.hole_end = Some(slice.next_offset).filter(|next| *next > from);
+            }
             Ok(slice) => self.slice = Some(slice),
             Err(refusal) => self.fail(shared, &refusal),
         }

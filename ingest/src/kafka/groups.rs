@@ -1,11 +1,12 @@
 //! Committed offsets of consumers that are no members of a group: whoever assigns partitions to itself.
 //!
 //! The store keeps an offset and nothing else, the same for native groups. A commit with a metadata text is refused (12)
-//! rather than stored without it. Membership is not served: a commit with a generation or a member is refused (22, 25).
+//! rather than stored without it. Membership is not served: a commit with a generation is refused (22).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use basalt_proto::{GroupName, Offset, PartitionId, TopicName};
+use futures::future::join_all;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
 use kafka_protocol::messages::offset_commit_response::{
@@ -21,8 +22,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
-use super::error::{code, of_kind};
-use super::metadata::kafka_name;
+use super::error::{code, of_commit};
 use super::node::{NO_LEADER_EPOCH, NODE_ID, Node};
 use super::request::Request;
 use super::response::message;
@@ -48,7 +48,11 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
     let asked: FindCoordinatorRequest = request.decode()?;
     let failed = (asked.key_type != GROUP).then(|| {
         let text = "only consumer groups have a coordinator here";
-        (code::INVALID_REQUEST, StrBytes::from_static_str(text))
+        // Of transactional ids: clients then give up at once.
+        (
+            code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+            StrBytes::from_static_str(text),
+        )
     });
     let body = if request.head.version >= KEYS_FROM {
         let coordinators = asked.coordinator_keys.into_iter().map(|key| {
@@ -87,32 +91,29 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
 pub(super) async fn commit(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
     let asked: OffsetCommitRequest = request.decode()?;
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
+    // Whoever is no member may call itself whatever it likes.
     let group = match group {
-        Ok(_) if !asked.member_id.is_empty() => Err(code::UNKNOWN_MEMBER_ID),
         Ok(_) if asked.generation_id_or_member_epoch != NO_GENERATION => {
             Err(code::ILLEGAL_GENERATION)
         }
         group => group,
     };
-    let mut topics = Vec::with_capacity(asked.topics.len());
-    for topic in asked.topics {
-        let mut partitions = Vec::with_capacity(topic.partitions.len());
-        for partition in topic.partitions {
-            let error_code = match &group {
-                Ok(group) => store(shared, group, &topic.name, &partition)
-                    .await
-                    .err()
-                    .unwrap_or(code::NONE),
-                Err(code) => *code,
+    // All at a time: commits that wait together share a sync.
+    let topics = join_all(asked.topics.iter().map(async |topic| {
+        let partitions = join_all(topic.partitions.iter().map(async |partition| {
+            let stored = match &group {
+                Ok(group) => store(shared, group, &topic.name, partition).await,
+                Err(code) => Err(*code),
             };
-            let response = OffsetCommitResponsePartition::default()
+            OffsetCommitResponsePartition::default()
                 .with_partition_index(partition.partition_index)
-                .with_error_code(error_code);
-            partitions.push(response);
-        }
-        let response = OffsetCommitResponseTopic::default().with_name(topic.name);
-        topics.push(response.with_partitions(partitions));
-    }
+                .with_error_code(stored.err().unwrap_or(code::NONE))
+        }));
+        OffsetCommitResponseTopic::default()
+            .with_name(topic.name.clone())
+            .with_partitions(partitions.await)
+    }))
+    .await;
     let body = OffsetCommitResponse::default().with_topics(topics);
     message(&request.head, &body)
 }
@@ -128,13 +129,13 @@ async fn store(
     if !metadata.is_empty() {
         return Err(code::OFFSET_METADATA_TOO_LARGE);
     }
-    let topic = TopicName::new(topic).map_err(|_| code::INVALID_TOPIC)?;
     let unknown = code::UNKNOWN_TOPIC_OR_PARTITION;
+    let topic = TopicName::new(topic).map_err(|_| unknown)?;
     let partition = u32::try_from(commit.partition_index).map_err(|_| unknown)?;
     let partition = PartitionId(partition);
     let failed = |refusal: Refusal| {
         shared.counters.refuse(refusal.kind, 1);
-        of_kind(refusal.kind)
+        of_commit(refusal.kind)
     };
     shared
         .existing_partition(&topic, partition)
@@ -153,7 +154,11 @@ async fn store(
 pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
     let asked: OffsetFetchRequest = request.decode()?;
     if request.head.version >= GROUPS_FROM {
-        let groups = asked.groups.into_iter().map(|group| {
+        // Each once: what a group has is told in full for each time that it is named.
+        let mut named = BTreeSet::new();
+        let groups = asked.groups.into_iter();
+        let groups = groups.filter(|group| named.insert(group.group_id.clone()));
+        let groups = groups.map(|group| {
             let topics = group.topics.map(|topics| {
                 let named = topics.into_iter();
                 named
@@ -228,13 +233,9 @@ fn committed(
     };
     let Some(asked) = asked else {
         let mut all = BTreeMap::<_, Vec<_>>::new();
-        for (of, topic, partition, offset) in groups.list() {
-            if group.as_ref() == Ok(&of) {
-                let offset = (partition.0.cast_signed(), offset.0.cast_signed());
-                all.entry(kafka_name(&topic).to_string())
-                    .or_default()
-                    .push(offset);
-            }
+        for (topic, partition, offset) in group.iter().flat_map(|group| groups.of(group)) {
+            let offset = (partition.0.cast_signed(), offset.0.cast_signed());
+            all.entry(topic.to_string()).or_default().push(offset);
         }
         return (error_code, all.into_iter().collect());
     };

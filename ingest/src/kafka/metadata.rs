@@ -1,5 +1,6 @@
 //! Metadata and DescribeCluster: which topics there are, and that this node leads all of them.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use basalt_log::Topic;
@@ -14,8 +15,9 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::PARTITION_BYTES;
 use super::error::{code, of_kind};
-use super::node::{CLUSTER_ID, NO_LEADER_EPOCH, NODE_ID, Node, topic_of_id, topic_uuid};
+use super::node::{CLUSTER_ID, NO_LEADER_EPOCH, NODE_ID, Node, TopicsById, topic_uuid};
 use super::request::Request;
 use super::response::message;
 use crate::error::Refusal;
@@ -25,6 +27,8 @@ use crate::shared::Shared;
 const NULL_IS_ALL_FROM: i16 = 1;
 /// Where the endpoints of DescribeCluster are brokers.
 const BROKERS: i8 = 1;
+/// From here on what is asked for by id and not there has no name.
+const NAME_OR_NULL_FROM: i16 = 12;
 /// What a client may do is not told.
 const UNKNOWN_OPERATIONS: i32 = i32::MIN;
 
@@ -37,20 +41,37 @@ pub(super) async fn answer(
 ) -> Result<Vec<u8>, Refusal> {
     let version = request.head.version;
     let asked: MetadataRequest = request.decode()?;
-    let topics = match asked.topics {
+    let found = match asked.topics {
         Some(topics) if version >= NULL_IS_ALL_FROM || !topics.is_empty() => {
-            let mut described = Vec::with_capacity(topics.len());
+            let may_create = asked.allow_auto_topic_creation;
+            let mut by_id = TopicsById::new(shared);
+            // Each once, as Kafka does.
+            let mut named = HashSet::new();
+            let mut found = Vec::with_capacity(topics.len());
             for topic in topics {
-                described.push(asked_for(shared, topic, asked.allow_auto_topic_creation).await);
+                if named.insert((topic.name.clone(), topic.topic_id)) {
+                    found.push(asked_for(shared, &mut by_id, topic, may_create, version).await);
+                }
             }
-            described
+            found
         }
         _ => {
             let mut topics = shared.log.log().topics();
             topics.sort_by(|a, b| a.name().cmp(b.name()));
-            topics.iter().map(|topic| describe(topic)).collect()
+            topics.into_iter().map(Ok).collect()
         }
     };
+    let partitions = found.iter().flatten();
+    let partitions: usize = partitions
+        .map(|topic| usize::try_from(topic.partition_count()).unwrap_or(usize::MAX))
+        .sum();
+    let bytes = (partitions + found.len()).saturating_mul(PARTITION_BYTES);
+    let _share = shared.answers.take(bytes.min(shared.answers.bytes())).await;
+    let mut topics = Vec::with_capacity(found.len());
+    for topic in found {
+        topics.push(topic.map_or_else(|missing| missing, |topic| describe(&topic)));
+        tokio::task::consume_budget().await;
+    }
     let broker = MetadataResponseBroker::default()
         .with_node_id(NODE_ID)
         .with_host(node.host.clone())
@@ -68,26 +89,30 @@ pub(super) async fn answer(
 /// configuration allow it: it is there with this answer, so that clients need not ask again.
 async fn asked_for(
     shared: &Shared,
+    by_id: &mut TopicsById<'_>,
     asked: MetadataRequestTopic,
     may_create: bool,
-) -> MetadataResponseTopic {
-    let missing = MetadataResponseTopic::default()
-        .with_topic_id(asked.topic_id)
-        .with_topic_authorized_operations(UNKNOWN_OPERATIONS);
-    let Some(asked_name) = asked.name else {
-        return match topic_of_id(shared, asked.topic_id.as_bytes()) {
-            Some(topic) => describe(&topic),
-            None => missing.with_error_code(code::UNKNOWN_TOPIC_ID),
-        };
+    version: i16,
+) -> Result<Arc<Topic>, MetadataResponseTopic> {
+    let missing = |error_code| {
+        let needs_name = asked.name.is_none() && version < NAME_OR_NULL_FROM;
+        MetadataResponseTopic::default()
+            .with_name(if needs_name {
+                Some(Default::default())
+            } else {
+                asked.name.clone()
+            })
+            .with_topic_id(asked.topic_id)
+            .with_topic_authorized_operations(UNKNOWN_OPERATIONS)
+            .with_error_code(error_code)
     };
-    let missing = missing.with_name(Some(asked_name.clone()));
-    let Ok(name) = TopicName::new(&asked_name) else {
-        return missing.with_error_code(code::INVALID_TOPIC);
+    let Some(asked_name) = &asked.name else {
+        let found = by_id.topic(asked.topic_id.as_bytes());
+        return found.ok_or_else(|| missing(code::UNKNOWN_TOPIC_ID));
     };
-    match find(shared, &name, may_create).await {
-        Ok(topic) => describe(&topic),
-        Err(refusal) => missing.with_error_code(of_kind(refusal.kind)),
-    }
+    let name = TopicName::new(asked_name).map_err(|_| missing(code::INVALID_TOPIC))?;
+    let found = find(shared, &name, may_create).await;
+    found.map_err(|refusal| missing(of_kind(refusal.kind)))
 }
 
 async fn find(shared: &Shared, name: &TopicName, may_create: bool) -> Result<Arc<Topic>, Refusal> {

@@ -223,22 +223,35 @@ impl Reader<'_> {
         }
     }
 
-    /// Leaves an answer to the answering half, once there is a place and memory for it. `None` when that half has ended.
+    /// Leaves an answer to the answering half, once there is a place and memory for it. `None` when that half has ended, or the
+    /// server stops.
     async fn leave(&self, answer: Answer) -> Option<()> {
         let held_bytes = match &answer {
             Answer::Message(message) => message.len(),
-            Answer::Produced(produced) => produced.partition_count() * PARTITION_BYTES,
-            Answer::Fetch(fetch) => fetch.partition_count() * PARTITION_BYTES,
+            Answer::Produced(produced) => produced.held_bytes(),
+            Answer::Fetch(fetch) => fetch.held_bytes(),
         };
         let memory = match held_bytes {
             ..MIN_SHARE_BYTES => None,
-            _ => self.memory.take(held_bytes.min(self.memory.bytes())).await,
+            _ => {
+                let bytes = held_bytes.min(self.memory.bytes());
+                self.unless_stopped(self.memory.take(bytes)).await?
+            }
         };
         let work = Work {
             answer,
             _memory: memory,
         };
-        self.work.send(work).await.ok()
+        self.unless_stopped(self.work.send(work)).await?.ok()
+    }
+
+    /// What `wait` comes to; `None` when the server stops before that.
+    async fn unless_stopped<T>(&self, wait: impl Future<Output = T>) -> Option<T> {
+        tokio::select! {
+            biased;
+            done = wait => Some(done),
+            () = self.connection.shutdown.wait() => None,
+        }
     }
 }
 

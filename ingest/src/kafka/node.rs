@@ -75,14 +75,19 @@ pub(super) struct KnownIds {
 }
 
 impl KnownIds {
-    /// As [`topic_of_id`], but looks at all topics only once.
-    pub(super) fn topic(&mut self, shared: &Shared, uuid: &[u8; 16]) -> Option<Arc<Topic>> {
+    /// As [`TopicsById::topic`] of `all`, which a request makes anew; without it for what was asked for before.
+    pub(super) fn topic(
+        &mut self,
+        shared: &Shared,
+        all: &mut TopicsById<'_>,
+        uuid: &[u8; 16],
+    ) -> Option<Arc<Topic>> {
         let known = self.names.get(uuid);
         let known = known.and_then(|name| shared.log.log().topic(name));
         if let Some(topic) = known.filter(|topic| topic_id(uuid) == Some(topic.id())) {
             return Some(topic);
         }
-        let found = topic_of_id(shared, uuid)?;
+        let found = all.topic(uuid)?;
         if self.names.len() >= MAX_KNOWN_IDS {
             self.names.clear();
         }
@@ -91,11 +96,30 @@ impl KnownIds {
     }
 }
 
-/// The topic of that id. Looks at all of them.
-pub(super) fn topic_of_id(shared: &Shared, uuid: &[u8; 16]) -> Option<Arc<Topic>> {
-    let id = topic_id(uuid)?;
-    let mut topics = shared.log.log().topics().into_iter();
-    topics.find(|topic| topic.id() == id)
+/// All topics by their ids, for one request: they are looked through once, when the first id is asked for.
+#[derive(Debug)]
+pub(super) struct TopicsById<'a> {
+    shared: &'a Shared,
+    topics: Option<HashMap<TopicId, Arc<Topic>>>,
+}
+
+impl<'a> TopicsById<'a> {
+    pub(super) const fn new(shared: &'a Shared) -> Self {
+        Self {
+            shared,
+            topics: None,
+        }
+    }
+
+    /// The topic of that id.
+    pub(super) fn topic(&mut self, uuid: &[u8; 16]) -> Option<Arc<Topic>> {
+        let id = topic_id(uuid)?;
+        let topics = self.topics.get_or_insert_with(|| {
+            let topics = self.shared.log.log().topics().into_iter();
+            topics.map(|topic| (topic.id(), topic)).collect()
+        });
+        topics.get(&id).cloned()
+    }
 }
 
 #[cfg(test)]

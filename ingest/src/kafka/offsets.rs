@@ -1,7 +1,9 @@
 //! ListOffsets: where a partition begins and ends, and where a time lies in it.
 
+use std::collections::HashSet;
+
 use basalt_columnar::TieredPartition;
-use basalt_proto::{Offset, PartitionId, TopicName};
+use basalt_proto::{ErrorKind, Offset, PartitionId, TopicName};
 use kafka_protocol::messages::list_offsets_request::ListOffsetsPartition;
 use kafka_protocol::messages::list_offsets_response::{
     ListOffsetsPartitionResponse, ListOffsetsTopicResponse,
@@ -35,14 +37,22 @@ pub(super) async fn answer(
 ) -> Result<Vec<u8>, Refusal> {
     let version = request.head.version;
     let asked: ListOffsetsRequest = request.decode()?;
+    let mut named = HashSet::new();
     let mut topics = Vec::with_capacity(asked.topics.len());
     for topic in asked.topics {
         let mut partitions = Vec::with_capacity(topic.partitions.len());
         for partition in topic.partitions {
+            let is_first = named.insert((topic.name.clone(), partition.partition_index));
             let answer = ListOffsetsPartitionResponse::default()
                 .with_partition_index(partition.partition_index)
                 .with_leader_epoch(NO_LEADER_EPOCH);
-            let found = find(connection, &topic.name, &partition, version).await;
+            let found = match is_first {
+                true => find(connection, &topic.name, &partition, version).await,
+                false => Err(Failure::new(
+                    code::INVALID_REQUEST,
+                    "the partition is named more than once",
+                )),
+            };
             partitions.push(match found {
                 Ok(Some(found)) => answer
                     .with_offset(found.offset.0.cast_signed())
@@ -87,18 +97,35 @@ async fn find(
             return bound(earliest_local(&partition));
         }
         LATEST_TIME if version >= LATEST_TIME_FROM => {
-            timestamps::latest(&connection.lane, &partition).await
+            unless_stopped(connection, timestamps::latest(connection, &partition)).await
         }
         time if time < 0 => {
             let message = format!("version {version} has no time {time}");
             return Err(Failure::new(code::UNSUPPORTED_VERSION, message));
         }
-        time => timestamps::first_from(&connection.lane, &partition, time).await,
+        time => {
+            let first = timestamps::first_from(connection, &partition, time);
+            unless_stopped(connection, first).await
+        }
     };
     found.map_err(|refusal| {
         shared.counters.refuse(refusal.kind, 1);
         Failure::new(of_fetch(refusal.kind), refusal.message)
     })
+}
+
+/// A lookup may read much: it ends when the server does.
+async fn unless_stopped<T>(
+    connection: &Connection<'_>,
+    lookup: impl Future<Output = Result<T, Refusal>>,
+) -> Result<T, Refusal> {
+    tokio::select! {
+        found = lookup => found,
+        () = connection.shutdown.wait() => Err(Refusal::new(
+            ErrorKind::ShuttingDown,
+            "the server is shutting down",
+        )),
+    }
 }
 
 /// The first offset that is in a segment. What is cold is in the store, wherever that is.

@@ -1,7 +1,8 @@
 //! Produce: record batches in, each checked to its last record and stored as one batch frame.
 //!
 //! - **KAF-4**: a batch is stored byte for byte but for base offset and leader epoch, or not at all. The batches of one
-//!   partition in one request are appended together.
+//!   partition in one request are appended together. One whose latest stamp is less than its records' has theirs: Kafka's
+//!   broker sets it, and so some producers leave that to it.
 //!
 //! Idempotent and transactional batches are refused: nothing here would notice a batch that is sent twice, and to store it
 //! would promise that. So `InitProducerId` is not served either.
@@ -12,10 +13,12 @@ use std::sync::Arc;
 use basalt_columnar::TieredPartition;
 use basalt_log::{Durability, crc32c};
 use basalt_proto::batch::{
-    BATCH_HEADER_BYTES, BatchHeader, Compression, RecordBatch, patch_leader_epoch,
+    BATCH_HEADER_BYTES, BatchError, BatchHeader, BatchReader, Compression, RecordBatch,
+    patch_leader_epoch, patch_max_timestamp,
 };
 use basalt_proto::{
-    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameCheck, FrameLimits, Offset, PartitionId, TopicName,
+    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameCheck, FrameError, FrameLimits, Offset, PartitionId,
+    TopicName,
 };
 use kafka_protocol::messages::ProduceResponse;
 use kafka_protocol::messages::produce_response::{
@@ -23,6 +26,7 @@ use kafka_protocol::messages::produce_response::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::PARTITION_BYTES;
 use super::error::{Failure, code};
 use super::node::NO_LEADER_EPOCH;
 use super::request::{Head, Request};
@@ -169,13 +173,20 @@ async fn append(
     };
     let partition = PartitionId(u32::try_from(index).map_err(unknown)?);
     let partition = shared.existing_partition(&topic, partition)?;
-    let frames = frames(records, limits, version).inspect_err(|failure| {
+    let log = |failure: &Failure| {
         tracing::debug!(%topic, index, code = failure.code, "refused: {}", failure.message);
-    })?;
-    let checked = shared
-        .verifier
-        .whole(FrameCheck::new(&frames, *limits))
-        .await;
+    };
+    let verifier = &shared.verifier;
+    let mut frames = frames(records, limits, version).inspect_err(log)?;
+    let mut checked = verifier.whole(FrameCheck::new(&frames, *limits)).await;
+    if let Err(FrameError::Batch {
+        source: BatchError::MaxTimestamp { .. },
+    }) = checked
+    {
+        let late = || restamped(records, limits, version);
+        frames = verifier.beside(late).await.inspect_err(log)?;
+        checked = verifier.whole(FrameCheck::new(&frames, *limits)).await;
+    }
     let batch = checked.map_err(|error| {
         shared.counters.refuse(error.kind(), 1);
         Failure::from(&error)
@@ -190,6 +201,9 @@ async fn append(
         shared.counters.refuse(refusal.kind, 1);
         refusal
     })?;
+    if let Some(wait) = &wait {
+        wait.appended(appended.end_offset);
+    }
     shared.counters.stored(&batch);
     Ok(Appended {
         base_offset: appended.base_offset,
@@ -198,6 +212,28 @@ async fn append(
         partition,
         wait,
     })
+}
+
+/// As [`frames`], with the latest stamp of each batch's records in its header. Reads them all.
+fn restamped(records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<u8>, Failure> {
+    let mut stamped = records.to_vec();
+    let mut rest = stamped.as_mut_slice();
+    while !rest.is_empty() {
+        let bytes = split(rest)?.0.len();
+        let (batch, behind) = std::mem::take(&mut rest).split_at_mut(bytes);
+        rest = behind;
+        let limit_bytes = limits.max_payload_bytes.into();
+        let reader =
+            BatchReader::open(batch, limit_bytes).map_err(|error| Failure::from(&error))?;
+        let mut latest_ms = reader.header().max_timestamp_ms;
+        for record in reader.records() {
+            let record = record.map_err(|error| Failure::from(&error))?;
+            latest_ms = latest_ms.max(record.timestamp_ms);
+        }
+        drop(reader);
+        patch_max_timestamp(batch, latest_ms);
+    }
+    frames(&stamped, limits, version)
 }
 
 /// The batches in `records` as frames; what only reading their records can tell is left to the check of those.
@@ -269,6 +305,10 @@ fn admit(batch: &[u8], limits: &FrameLimits, version: i16) -> Result<BatchHeader
             header.base_offset
         ));
     }
+    if header.is_log_append_time() {
+        let message = "a producer sent the batch as stamped by a broker";
+        return Err(Failure::new(code::INVALID_TIMESTAMP, message));
+    }
     if header.is_control() {
         return invalid("a producer sent a control batch".to_owned());
     }
@@ -291,10 +331,12 @@ impl Produced {
         partitions.find_map(|partition| partition.outcome.as_ref().err())
     }
 
-    /// How many partitions were asked for.
-    pub(super) fn partition_count(&self) -> usize {
+    /// What it holds while it waits, about.
+    pub(super) fn held_bytes(&self) -> usize {
         let topics = self.topics.iter();
-        topics.map(|(_, partitions)| partitions.len() + 1).sum()
+        topics
+            .map(|(name, partitions)| name.len() + (partitions.len() + 1) * PARTITION_BYTES)
+            .sum()
     }
 
     /// The answer, once all of it is as durable as it has to be (ING-1).

@@ -54,6 +54,8 @@ pub(super) struct Want {
     pub(super) high_watermark: Offset,
     /// Bytes of batches at most.
     pub(super) max_bytes: u64,
+    /// Of those that are copied.
+    pub(super) max_copied_bytes: u64,
     /// Whether there is a first batch in any case.
     pub(super) at_least_one: bool,
 }
@@ -74,12 +76,13 @@ pub(super) async fn collect(
         want,
         pieces: Vec::new(),
         bytes: 0,
+        file_bytes: 0,
         lean: LeanBatches::new(want.high_watermark),
         turn_bytes: 0,
     };
     if !slice.has_batches {
         // As much as is made of it, about: not to be moved as it grows.
-        let bytes = slice.len().min(want.max_bytes);
+        let bytes = slice.len().min(want.max_bytes).min(want.max_copied_bytes);
         batches.lean.reserve(usize::try_from(bytes).unwrap_or(0));
     }
     batches.go_back(&slice).await?;
@@ -95,6 +98,8 @@ struct Batches<'a> {
     pieces: Vec<Piece>,
     /// Of the pieces.
     bytes: u64,
+    /// Of those from a file.
+    file_bytes: u64,
     lean: LeanBatches,
     turn_bytes: usize,
 }
@@ -205,6 +210,9 @@ impl Batches<'_> {
             return Next::Full;
         }
         if batch.len() < SENDFILE_BYTES {
+            if !self.has_copies(batch.len() as u64) {
+                return Next::Full;
+            }
             self.lean.push_batch(batch);
             self.turn_bytes += batch.len();
             return Next::More;
@@ -223,14 +231,14 @@ impl Batches<'_> {
         let frame_bytes = frame.key.len() + frame.payload.len();
         if !self.lean.takes(&frame.header) {
             self.lean.close();
-            if !self.has_room(frame_bytes as u64) {
+            if !self.has_room(frame_bytes as u64) || !self.has_copies(frame_bytes as u64) {
                 return Ok(Next::Full);
             }
         }
         self.lean.push(frame).map_err(FrameError::from)?;
         self.turn_bytes += frame_bytes;
         let open_bytes = (self.lean.bytes().len() - self.lean.closed_bytes()) as u64;
-        if open_bytes > 0 && !self.has_room(open_bytes) {
+        if open_bytes > 0 && !(self.has_room(open_bytes) && self.has_copies(open_bytes)) {
             self.lean.abandon();
             return Ok(Next::Full);
         }
@@ -249,8 +257,19 @@ impl Batches<'_> {
             || total.saturating_add(batch_bytes) <= self.want.max_bytes
     }
 
+    /// Whether so many bytes may be copied beside those that are.
+    fn has_copies(&self, bytes: u64) -> bool {
+        let total = self.total();
+        let copied = total - self.file_bytes;
+        (total == 0 && self.want.at_least_one)
+            || copied.saturating_add(bytes) <= self.want.max_copied_bytes
+    }
+
     fn put(&mut self, piece: Piece) {
         self.bytes += piece.len();
+        if matches!(piece, Piece::File { .. }) {
+            self.file_bytes += piece.len();
+        }
         self.pieces.push(piece);
     }
 

@@ -130,7 +130,7 @@ impl Request<'_> {
     pub(super) fn decode<T: Decodable>(&self) -> Result<T, Refusal> {
         let Head { api, version, .. } = self.head;
         Reader::new(self.body, self.head.is_flexible())
-            .walk(api.request, version)
+            .walk_body(api.request, version, api.own_tags)
             .map_err(|error| self.malformed(&error.to_string()))?;
         T::decode(&mut Bytes::copy_from_slice(self.body), version)
             .map_err(|error| self.malformed(&error.to_string()))

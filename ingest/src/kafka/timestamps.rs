@@ -5,13 +5,14 @@
 //! saturates what nanoseconds since 1970 cannot hold. Where its answer is such a record, or could have passed over one,
 //! records are looked at one by one.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use basalt_columnar::TieredPartition;
-use basalt_proto::{ExpandedRecord, FrameLimits, FrameWalk, Offset, expand};
+use basalt_proto::batch::RecordBatch;
+use basalt_proto::{ExpandedRecord, FrameError, FrameKind, FrameLimits, FrameWalk, Offset, expand};
 
+use crate::connection::Connection;
 use crate::error::Refusal;
-use crate::read_ahead::Lane;
 
 const NS_PER_MS: u64 = 1_000_000;
 /// What is looked at in one turn.
@@ -29,13 +30,14 @@ pub(super) struct Found {
 /// # Errors
 /// A [`Refusal`] when the disk or the store cannot be read.
 pub(super) async fn first_from(
-    lane: &Lane,
+    connection: &Connection<'_>,
     partition: &TieredPartition,
     timestamp_ms: i64,
 ) -> Result<Option<Found>, Refusal> {
     let wanted_ms = u64::try_from(timestamp_ms).unwrap_or(0);
     let wanted_ns = wanted_ms.checked_mul(NS_PER_MS);
-    let looked_up = lane
+    let looked_up = connection
+        .lane
         .offset_for_timestamp(partition, wanted_ns.unwrap_or(u64::MAX))
         .await?;
     let Some((offset, timestamp_ns)) = looked_up else {
@@ -48,13 +50,13 @@ pub(super) async fn first_from(
             timestamp_ms: (timestamp_ns / NS_PER_MS).cast_signed(),
         }));
     }
-    scan(lane, partition, offset, |found| {
-        if found.timestamp_ms >= timestamp_ms {
-            return ControlFlow::Break(found);
-        }
-        ControlFlow::Continue(())
-    })
-    .await
+    let end = partition.offsets().high_watermark;
+    let scan = Scan {
+        connection,
+        partition,
+        range: offset..end,
+    };
+    scan.first_from(timestamp_ms).await
 }
 
 /// The record with the latest stamp, the first of them if there are several; `None` in an empty partition.
@@ -62,70 +64,134 @@ pub(super) async fn first_from(
 /// # Errors
 /// As [`first_from`].
 pub(super) async fn latest(
-    lane: &Lane,
+    connection: &Connection<'_>,
     partition: &TieredPartition,
 ) -> Result<Option<Found>, Refusal> {
-    let snapshot = partition.snapshot();
-    let cold = snapshot.cold.iter().map(|file| file.max_timestamp_ns);
-    let blocks = snapshot.hot.iter().flat_map(|segment| segment.blocks());
-    let hot = blocks.map(|block| block.max_timestamp_ns);
-    let Some(latest_ns) = cold.chain(hot).max() else {
-        return Ok(None);
-    };
-    let start = snapshot.log_start_offset;
-    drop(snapshot);
-    let looked_up = lane.offset_for_timestamp(partition, latest_ns).await?;
-    match looked_up {
-        Some((_, timestamp_ns)) if latest_ns > 0 && timestamp_ns < u64::MAX => {
-            // To the millisecond others may be as late, and before it.
-            first_from(lane, partition, (timestamp_ns / NS_PER_MS).cast_signed()).await
+    // What an index says is the latest of some records may be later than each of them: of records that are gone, or saturated. So
+    // the places are looked at from the latest on, until no other can have a later one.
+    let mut places = places(partition);
+    places.sort_by_key(|(latest_ns, _)| std::cmp::Reverse(*latest_ns));
+    let mut latest_ms = None;
+    for (place_ns, range) in places {
+        let place_ms = (place_ns / NS_PER_MS).cast_signed();
+        if place_ns < u64::MAX && latest_ms.is_some_and(|latest_ms| place_ms <= latest_ms) {
+            break;
         }
-        // An index that says later than any record is: of records that are gone, or saturated.
-        _ => {
-            let mut latest: Option<Found> = None;
-            scan(lane, partition, start, |found| {
-                if latest.is_none_or(|latest| found.timestamp_ms > latest.timestamp_ms) {
-                    latest = Some(found);
-                }
-                ControlFlow::Continue(())
-            })
-            .await?;
-            Ok(latest)
-        }
+        let scan = Scan {
+            connection,
+            partition,
+            range,
+        };
+        latest_ms = latest_ms.max(scan.latest_ms(latest_ms).await?);
+    }
+    match latest_ms {
+        Some(latest_ms) => first_from(connection, partition, latest_ms).await,
+        None => Ok(None),
     }
 }
 
-/// Hands every record from `from` on to `look`, until that breaks.
-async fn scan(
-    lane: &Lane,
-    partition: &TieredPartition,
-    from: Offset,
-    mut look: impl FnMut(Found) -> ControlFlow<Found>,
-) -> Result<Option<Found>, Refusal> {
-    let end = partition.offsets().high_watermark;
-    let mut position = from;
-    while position < end {
-        let slice = lane
-            .read_ready(partition, position, end, SCAN_BYTES)
-            .await?;
-        for frame in FrameWalk::new(slice.bytes(), FrameLimits::UNLIMITED) {
-            let looked = expand(&frame?, |record| {
-                if record.offset < position {
-                    return ControlFlow::Continue(());
-                }
-                look(found(&record))
-            });
-            if let ControlFlow::Break(found) = looked.map_err(basalt_proto::FrameError::from)? {
-                return Ok(Some(found));
+/// The row groups and blocks of a partition: each one's latest stamp, as its index has it, and its offsets.
+fn places(partition: &TieredPartition) -> Vec<(u64, Range<Offset>)> {
+    let snapshot = partition.snapshot();
+    let start = snapshot.log_start_offset;
+    let cold = snapshot.cold.iter().flat_map(|file| file.chunks.iter());
+    let cold = cold.map(|chunk| {
+        let range = chunk.base_offset.max(start)..chunk.end_offset;
+        (chunk.max_timestamp_ns, range)
+    });
+    let hot_start = snapshot.cold_end_offset.max(start);
+    let hot = snapshot.hot.iter().flat_map(|segment| segment.blocks());
+    let hot = hot.map(|block| {
+        let end = block.end_offset().min(snapshot.high_watermark);
+        (
+            block.max_timestamp_ns,
+            block.base_offset.max(hot_start)..end,
+        )
+    });
+    cold.chain(hot)
+        .filter(|(_, range)| range.start < range.end)
+        .collect()
+}
+
+/// Looks at the records of some offsets one by one.
+struct Scan<'a> {
+    connection: &'a Connection<'a>,
+    partition: &'a TieredPartition,
+    range: Range<Offset>,
+}
+
+impl Scan<'_> {
+    async fn first_from(self, timestamp_ms: i64) -> Result<Option<Found>, Refusal> {
+        let can_hold = |latest_ms: i64| latest_ms >= timestamp_ms;
+        self.each(can_hold, |found| {
+            if found.timestamp_ms >= timestamp_ms {
+                return ControlFlow::Break(found);
             }
-        }
-        if slice.next_offset <= position {
-            break;
-        }
-        position = slice.next_offset;
-        tokio::task::yield_now().await;
+            ControlFlow::Continue(())
+        })
+        .await
     }
-    Ok(None)
+
+    /// The latest stamp, if it is later than `known_ms`.
+    async fn latest_ms(self, known_ms: Option<i64>) -> Result<Option<i64>, Refusal> {
+        let mut latest_ms = known_ms;
+        let can_hold = |latest_ms: i64| known_ms.is_none_or(|known_ms| latest_ms > known_ms);
+        self.each(can_hold, |found| {
+            latest_ms = latest_ms.max(Some(found.timestamp_ms));
+            ControlFlow::Continue(())
+        })
+        .await?;
+        Ok(latest_ms)
+    }
+
+    /// Hands every record on to `look`, until that breaks, but for batches whose latest stamp says that they hold none that is
+    /// wanted.
+    async fn each(
+        self,
+        can_hold: impl Fn(i64) -> bool,
+        mut look: impl FnMut(Found) -> ControlFlow<Found>,
+    ) -> Result<Option<Found>, Refusal> {
+        let Range { start, end } = self.range;
+        let verifier = &self.connection.shared.verifier;
+        let mut position = start;
+        while position < end {
+            let lane = &self.connection.lane;
+            let slice = lane
+                .read_ready(self.partition, position, end, SCAN_BYTES)
+                .await?;
+            for frame in FrameWalk::new(slice.bytes(), FrameLimits::UNLIMITED) {
+                let frame = frame?;
+                let mut of_frame = || {
+                    expand(&frame, |record| {
+                        if record.offset < start || record.offset >= end {
+                            return ControlFlow::Continue(());
+                        }
+                        look(found(&record))
+                    })
+                };
+                let looked = match frame.header.kind {
+                    FrameKind::Record => of_frame(),
+                    FrameKind::Batch => {
+                        let header =
+                            RecordBatch::header(frame.payload).map_err(FrameError::from)?;
+                        if !can_hold(header.max_timestamp_ms) {
+                            continue;
+                        }
+                        verifier.beside(of_frame).await
+                    }
+                };
+                if let ControlFlow::Break(found) = looked.map_err(FrameError::from)? {
+                    return Ok(Some(found));
+                }
+            }
+            if slice.next_offset <= position {
+                break;
+            }
+            position = slice.next_offset;
+            tokio::task::yield_now().await;
+        }
+        Ok(None)
+    }
 }
 
 fn found(record: &ExpandedRecord<'_>) -> Found {

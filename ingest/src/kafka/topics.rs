@@ -17,7 +17,7 @@ use kafka_protocol::protocol::StrBytes;
 use super::configs::{check, to_own};
 use super::error::{Failure, code};
 use super::metadata::kafka_name;
-use super::node::{NODE_ID, topic_of_id, topic_uuid};
+use super::node::{NODE_ID, TopicsById, topic_uuid};
 use super::request::Request;
 use super::response::message;
 use crate::error::Refusal;
@@ -155,12 +155,13 @@ pub(super) async fn delete(shared: &Shared, request: &Request<'_>) -> Result<Vec
         .topic_names
         .into_iter()
         .map(|name| DeleteTopicState::default().with_name(Some(name)));
+    let mut by_id = TopicsById::new(shared);
     let mut responses = Vec::new();
     for topic in asked.topics.into_iter().chain(named) {
         let result = DeletableTopicResult::default()
             .with_name(topic.name.clone())
             .with_topic_id(topic.topic_id);
-        responses.push(match delete_one(shared, &topic).await {
+        responses.push(match delete_one(shared, &mut by_id, &topic).await {
             Ok((name, id)) => result
                 .with_name(Some(kafka_name(&name)))
                 .with_topic_id(topic_uuid(id)),
@@ -175,15 +176,17 @@ pub(super) async fn delete(shared: &Shared, request: &Request<'_>) -> Result<Vec
 
 async fn delete_one(
     shared: &Shared,
+    by_id: &mut TopicsById<'_>,
     topic: &DeleteTopicState,
 ) -> Result<(TopicName, TopicId), Failure> {
     let found = match &topic.name {
         Some(name) => shared.topic(&TopicName::new(name).map_err(Refusal::from)?)?,
-        None => topic_of_id(shared, topic.topic_id.as_bytes()).ok_or_else(|| {
+        None => by_id.topic(topic.topic_id.as_bytes()).ok_or_else(|| {
             let message = format!("there is no topic with the id {}", topic.topic_id);
             Failure::new(code::UNKNOWN_TOPIC_ID, message)
         })?,
     };
-    shared.topics.delete(found.name().clone()).await?;
-    Ok((found.name().clone(), found.id()))
+    let (name, id) = (found.name().clone(), found.id());
+    shared.topics.delete_with_id(name.clone(), id).await?;
+    Ok((name, id))
 }

@@ -7,6 +7,8 @@ use super::api::Field;
 
 /// What one request may list, tagged fields included. A decoded element takes some 200 bytes at most.
 pub(super) const MAX_ELEMENTS: usize = 1 << 16;
+/// As Kafka does, in both encodings.
+const MAX_TEXT_BYTES: usize = i16::MAX as usize;
 /// A tagged field is a tag and a length at least.
 const MIN_TAGGED_BYTES: usize = 2;
 
@@ -31,6 +33,10 @@ pub(super) enum Malformed {
     TooMany { position: usize },
     #[error("the number at byte {position} takes more than five bytes")]
     Number { position: usize },
+    #[error(
+        "the tagged field {tag} at byte {position} is one of followers, of which there are none"
+    )]
+    Tag { position: usize, tag: u32 },
 }
 
 /// Reads a request from its beginning on.
@@ -118,9 +124,15 @@ impl<'a> Reader<'a> {
 
     /// A string or null.
     pub(super) fn text(&mut self) -> Result<Option<&'a [u8]>, Malformed> {
-        self.length(false)?
-            .map(|length| self.take(length))
-            .transpose()
+        let position = self.position;
+        let Some(length) = self.length(false)? else {
+            return Ok(None);
+        };
+        if length > MAX_TEXT_BYTES {
+            let found = i64::try_from(length).unwrap_or(i64::MAX);
+            return Err(Malformed::Length { position, found });
+        }
+        self.take(length).map(Some)
     }
 
     /// Bytes or null.
@@ -156,6 +168,11 @@ impl<'a> Reader<'a> {
 
     /// The tagged fields behind a struct, whatever they are; there are none unless the version is flexible.
     pub(super) fn tags(&mut self) -> Result<(), Malformed> {
+        self.tags_from(0)
+    }
+
+    /// The same, but none below `first`.
+    fn tags_from(&mut self, first: u32) -> Result<(), Malformed> {
         if !self.flexible {
             return Ok(());
         }
@@ -163,19 +180,33 @@ impl<'a> Reader<'a> {
         let count = usize::try_from(self.varint()?).unwrap_or(usize::MAX);
         self.claim(position, count, MIN_TAGGED_BYTES)?;
         for _ in 0..count {
-            self.varint()?;
+            let position = self.position;
+            let tag = self.varint()?;
+            if tag < first {
+                return Err(Malformed::Tag { position, tag });
+            }
             let length = self.varint()?;
             self.take(usize::try_from(length).unwrap_or(usize::MAX))?;
         }
         Ok(())
     }
 
-    /// Walks over a struct of these fields and the tagged ones behind them.
-    pub(super) fn walk(&mut self, fields: &[Field], version: i16) -> Result<(), Malformed> {
+    /// Walks over a request's body of these fields and the tagged ones behind them, of which none may be below `own_tags`.
+    pub(super) fn walk_body(
+        &mut self,
+        fields: &[Field],
+        version: i16,
+        own_tags: u32,
+    ) -> Result<(), Malformed> {
         for field in fields {
             self.walk_field(field, version)?;
         }
-        self.tags()
+        self.tags_from(own_tags)
+    }
+
+    /// Walks over a struct of these fields and the tagged ones behind them.
+    fn walk(&mut self, fields: &[Field], version: i16) -> Result<(), Malformed> {
+        self.walk_body(fields, version, 0)
     }
 
     fn walk_field(&mut self, field: &Field, version: i16) -> Result<(), Malformed> {

@@ -95,7 +95,16 @@ impl Harness {
         adjust: impl FnOnce(&mut ServerConfig),
         http: Option<Arc<dyn HttpHandler>>,
     ) -> Self {
-        let dir = TempDir::new().unwrap();
+        Self::start_in(TempDir::new().unwrap(), disk, adjust, http).await
+    }
+
+    /// Over the log that is in the folder, if there is one.
+    async fn start_in(
+        dir: TempDir,
+        disk: Arc<dyn Disk>,
+        adjust: impl FnOnce(&mut ServerConfig),
+        http: Option<Arc<dyn HttpHandler>>,
+    ) -> Self {
         let root = dir.path().join("data");
         let log = open_log(&root, disk).await;
         let mut config = ServerConfig {

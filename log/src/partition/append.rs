@@ -108,6 +108,12 @@ impl Partition {
         }
     }
 
+    /// Everything below it has been synced.
+    #[must_use]
+    pub fn durable_offset(&self) -> Offset {
+        self.progress.borrow().synced_offset
+    }
+
     /// Waits until everything below `end` has been synced.
     ///
     /// # Errors

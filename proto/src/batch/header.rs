@@ -10,6 +10,7 @@ pub const BATCH_HEADER_BYTES: usize = 61;
 const LENGTH_AT: usize = 8;
 const LEADER_EPOCH_AT: usize = 12;
 const CHECKSUM_AT: usize = 17;
+const MAX_TIMESTAMP_AT: usize = 35;
 /// Where the checksummed bytes start.
 pub(super) const CHECKED_FROM: usize = 21;
 /// What the length field does not count.
@@ -185,6 +186,16 @@ pub fn patch_base_offset(batch: &mut [u8], offset: Offset) {
 /// If `batch` is shorter than 16 bytes.
 pub fn patch_leader_epoch(batch: &mut [u8], epoch: i32) {
     batch[LEADER_EPOCH_AT..LEADER_EPOCH_AT + 4].copy_from_slice(&epoch.to_be_bytes());
+}
+
+/// Writes how late a batch's latest record is, and its checksum, which covers that.
+///
+/// # Panics
+/// If `batch` is shorter than a header.
+pub fn patch_max_timestamp(batch: &mut [u8], timestamp_ms: i64) {
+    batch[MAX_TIMESTAMP_AT..MAX_TIMESTAMP_AT + 8].copy_from_slice(&timestamp_ms.to_be_bytes());
+    let crc = crc_fast::crc32_iscsi(&batch[CHECKED_FROM..]);
+    batch[CHECKSUM_AT..CHECKSUM_AT + 4].copy_from_slice(&crc.to_be_bytes());
 }
 
 /// The `N` bytes at `at`, which the callers' constants keep inside the header.

@@ -42,8 +42,9 @@ pub use compression::{CodecError, Compression};
 pub use expand::{ExpandedRecord, expand};
 pub use header::{
     BATCH_HEADER_BYTES, BatchHeader, RecordBatch, patch_base_offset, patch_leader_epoch,
+    patch_max_timestamp,
 };
-pub use lean::{LeanBatches, SMALL_FRAME_BYTES, batch_start, is_small};
+pub use lean::{LeanBatches, SMALL_FRAME_BYTES, batch_start, hole, is_small};
 pub use reader::{BatchReader, BatchRecord, BatchRecords, RecordHeader};
 pub use writer::{BatchFields, BatchWriter, RecordToWrite};
 

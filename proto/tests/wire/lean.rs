@@ -1,8 +1,8 @@
 //! Record frames as record batches: each record once, in batches that depend on offsets and on nothing else.
 
 use basalt_proto::batch::{
-    BatchReader, LeanBatches, MAX_DECOMPRESSED_BYTES, RecordBatch, SMALL_FRAME_BYTES, batch_start,
-    is_small,
+    BATCH_HEADER_BYTES, BatchReader, LeanBatches, MAX_DECOMPRESSED_BYTES, RecordBatch,
+    SMALL_FRAME_BYTES, batch_start, hole, is_small,
 };
 use basalt_proto::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, FrameKind, FrameLimits, FrameWalk, Offset,
@@ -213,4 +213,25 @@ fn frame_of_more_offsets_than_a_batch_has_is_got_past() {
     assert_eq!(second.end, header.end_offset().0);
     let counts = batches.iter().map(|batch| batch[60]).collect::<Vec<_>>();
     assert_eq!(counts, [1, 0]);
+}
+
+#[test]
+fn a_batch_without_records_spans_what_no_record_has() {
+    for (from, end, last_delta) in [
+        (0, 1, 0_i32),
+        (90, 1000, 909),
+        (7, 7 + (1 << 31), i32::MAX),
+        // The rest is for the next one.
+        (7, u64::MAX, i32::MAX),
+    ] {
+        let batch = hole(Offset(from), Offset(end));
+        assert_eq!(batch.len(), BATCH_HEADER_BYTES);
+        assert_eq!(batch[..8], from.to_be_bytes());
+        assert_eq!(batch[23..27], last_delta.to_be_bytes());
+        assert_eq!(batch[57..61], [0; 4]);
+        assert_eq!(
+            batch[17..21],
+            crc_fast::crc32_iscsi(&batch[21..]).to_be_bytes()
+        );
+    }
 }

@@ -192,6 +192,10 @@ async fn settings_come_back_as_they_were_given() {
         assert_eq!(get("message.timestamp.type"), ("CreateTime", 5));
         assert_eq!(get("basalt.durability"), ("os", 1));
     }
+    // What a topic has of the server is not its own.
+    assert_eq!(client.create(5, vec![topic("plain")]).await, [0]);
+    let settings = client.settings(4, "plain").await;
+    assert_eq!(settings["basalt.durability"], ("fsync".to_owned(), 5));
     for version in 0..=1 {
         let set = client.alter(version, "t", "retention.bytes", Some("1000000"));
         assert_eq!(set.await, 0);
@@ -221,5 +225,14 @@ async fn settings_come_back_as_they_were_given() {
     let told: DescribeConfigsResponse = client.call(ApiKey::DescribeConfigs, 4, &request).await;
     let mut names = told.results[0].configs.iter().map(|config| &*config.name);
     assert!(names.any(|name| name == "inter.broker.protocol.version"));
+    // No keys stand for all, and a resource is told once.
+    let asked = DescribeConfigsResource::default()
+        .with_resource_type(2)
+        .with_resource_name(text("t"))
+        .with_configuration_keys(Some(Vec::new()));
+    let request = DescribeConfigsRequest::default().with_resources(vec![asked; 100]);
+    let told: DescribeConfigsResponse = client.call(ApiKey::DescribeConfigs, 4, &request).await;
+    assert_eq!(told.results.len(), 1);
+    assert!(told.results[0].configs.len() > 10);
     harness.stop().await;
 }

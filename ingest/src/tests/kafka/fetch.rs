@@ -1,3 +1,6 @@
+use basalt_log::Durability;
+use basalt_proto::{FrameBatch, FrameLimits};
+
 use super::*;
 
 /// Frames of all sorts in turn: small and large ones, ones of many records, and batches.
@@ -211,9 +214,20 @@ async fn pub_18_first_batch_comes_however_large_and_every_partition_has_its_turn
             assert_eq!(got[0].offset, offset.cast_unsigned());
         }
     }
+    // In the same order each time, and by a client that begins with another one each time.
     let mut served = [0, 0];
-    for _ in 0..4 {
-        let request = fetch_request(&[("t", &[(0, 1), (1, 1)])]).with_max_bytes(1);
+    for (at, turns) in [false, false, false, false, true, true, true, true]
+        .into_iter()
+        .enumerate()
+    {
+        if at == 4 {
+            assert!(served[0] >= 2 && served[1] >= 2, "{served:?}");
+            served = [0, 0];
+        }
+        let mut request = fetch_request(&[("t", &[(0, 1), (1, 1)])]).with_max_bytes(1);
+        if turns && at % 2 == 1 {
+            request.topics[0].partitions.reverse();
+        }
         let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
         for data in &answer.responses[0].partitions {
             served[usize::try_from(data.partition_index).unwrap()] += records(data).len();
@@ -248,8 +262,19 @@ async fn fetch_waits_for_what_comes_and_no_longer_than_asked() {
     let request = waiting.clone().with_max_wait_ms(50).with_min_bytes(1 << 20);
     let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
     assert_eq!(records(&answer.responses[0].partitions[0]).len(), 1);
+    // Nothing is asked for, so nothing is waited for.
+    let request = fetch_request(&[])
+        .with_min_bytes(1)
+        .with_max_wait_ms(60_000);
+    let _: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
+    // Nor where a read ends before what there is does.
+    harness.seal("t").await;
+    client.stored("t", &one).await;
+    let request = waiting.with_min_bytes(1 << 20);
+    let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
+    assert!(!records(&answer.responses[0].partitions[0]).is_empty());
 
-    let request = fetch_request(&[("t", &[(0, 1)])])
+    let request = fetch_request(&[("t", &[(0, 2)])])
         .with_min_bytes(1)
         .with_max_wait_ms(60_000);
     let id = client.send(ApiKey::Fetch, 12, &request).await;
@@ -284,6 +309,46 @@ async fn topics_are_fetched_by_id_and_sessions_are_declined() {
         let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
         assert_eq!(answer.error_code, code);
     }
+    harness.stop().await;
+}
+
+/// PUB-23: after a restart the log may go on behind offsets that nobody has. Who has read all there is gets to its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pub_23_hole_at_the_end_is_stepped_over() {
+    let dir = TempDir::new().unwrap();
+    let root = dir.path().join("data");
+    let log = open_log(&root, Arc::new(RealDisk::new())).await;
+    let topic = TopicName::new("t").unwrap();
+    log.topic_or_create(&topic).unwrap();
+    let bytes = numbered_frames(90).concat();
+    let frames = FrameBatch::parse(&bytes, FrameLimits::default()).unwrap();
+    let partition = log.partition(&topic, PartitionId(0)).unwrap();
+    partition.append(&frames, Durability::None).unwrap();
+    drop((partition, log));
+    // Reserved up to 1000, in a boot of the machine that is over.
+    let mut reserved = b"BSLTRSV1".to_vec();
+    reserved.extend(1000_u64.to_be_bytes().repeat(2));
+    reserved.resize(60, 0);
+    reserved.extend(basalt_log::crc32c(&reserved).to_be_bytes());
+    std::fs::write(root.join("topics/t/0/reserved"), reserved).unwrap();
+
+    let harness = Harness::start_in(dir, Arc::new(RealDisk::new()), |_| {}, None).await;
+    assert_eq!(high_watermark(&harness, "t"), Offset(1000));
+    let mut client = Client::connect(&harness).await;
+    for version in [4, 11, 12] {
+        for from in [0, 89, 90, 500, 999] {
+            assert_eq!(
+                consume(&mut client, version, from, 1000).await.len() as u64,
+                90_u64.saturating_sub(from)
+            );
+        }
+    }
+    // There is nothing to wait for.
+    let request = fetch_request(&[("t", &[(0, 90)])])
+        .with_min_bytes(1 << 20)
+        .with_max_wait_ms(60_000);
+    let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
+    assert_eq!(batches(&answer.responses[0].partitions[0])[0].0, 90..1000);
     harness.stop().await;
 }
 

@@ -97,6 +97,20 @@ async fn what_is_no_request_ends_the_connection_at_once() {
         out.extend_from_slice(body);
         out
     };
+    let mut follower = encoded(ApiKey::Fetch, 16, 1, &fetch_request(&[]));
+    // The last byte says that there are no tagged fields.
+    follower.pop();
+    follower.extend_from_slice(&[1, 1, 3, 0, 0, 0]);
+    let length = u32::try_from(follower.len() - 4).unwrap();
+    follower[..4].copy_from_slice(&length.to_be_bytes());
+    let long_name = [
+        &[0, 2][..],
+        &[0; 16],
+        &[0xC1, 0xB8, 2],
+        &[b'x'; 40_000],
+        &[0; 5],
+    ]
+    .concat();
     for (what, bytes) in [
         ("length 0", vec![0; 4]),
         ("length 9", vec![0, 0, 0, 9]),
@@ -110,6 +124,9 @@ async fn what_is_no_request_ends_the_connection_at_once() {
             "Produce, count 7fffffff",
             whole(0, 3, b"\xff\xff\0\x01\0\0\0\0\x7f\xff\xff\xff"),
         ),
+        // Replica state, whose decoder would take its length for granted.
+        ("Fetch with a follower's field", follower),
+        ("a name of 40,000 bytes", whole(3, 12, &long_name)),
     ] {
         let mut peer = harness.connect().await;
         peer.send(&bytes).await;

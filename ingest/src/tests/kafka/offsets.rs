@@ -162,6 +162,13 @@ async fn ends_of_a_partition_are_listed() {
     assert_eq!(client.at(7, "t", -4).await.2, 35);
     assert_eq!(client.at(8, "t", -5).await.2, 35);
     assert_eq!(client.at(8, "nowhere", -1).await, (-1, -1, 3));
+    let asked = ListOffsetsTopic::default()
+        .with_name(name("t"))
+        .with_partitions(vec![ListOffsetsPartition::default().with_timestamp(-1); 3]);
+    let request = ListOffsetsRequest::default().with_topics(vec![asked]);
+    let told: ListOffsetsResponse = client.call(ApiKey::ListOffsets, 8, &request).await;
+    let codes = told.topics[0].partitions.iter().map(|told| told.error_code);
+    assert_eq!(codes.collect::<Vec<_>>(), [0, 42, 42]);
     client.metadata(9, "empty").await;
     assert_eq!(client.at(8, "empty", -3).await, (-1, -1, 0));
     assert_eq!(client.at(8, "empty", 0).await, (-1, -1, 0));
@@ -187,10 +194,11 @@ async fn whoever_is_no_member_commits_offsets_and_nothing_else() {
         request.generation_id_or_member_epoch = 1;
     };
     assert_eq!(client.commit(8, 60, generation).await, 22);
+    // Of no generation, it is no member, whatever it calls itself.
     let member = |request: &mut OffsetCommitRequest| {
         request.member_id = StrBytes::from_static_str("m");
     };
-    assert_eq!(client.commit(8, 60, member).await, 25);
+    assert_eq!(client.commit(8, 80, member).await, 0);
     let text = |request: &mut OffsetCommitRequest| {
         let partition = &mut request.topics[0].partitions[0];
         partition.committed_metadata = Some(StrBytes::from_static_str("text"));
@@ -213,5 +221,13 @@ async fn whoever_is_no_member_commits_offsets_and_nothing_else() {
         .with_topics(None);
     let told: OffsetFetchResponse = client.call(ApiKey::OffsetFetch, 7, &all).await;
     assert_eq!(told.topics[0].partitions[0].committed_offset, 5);
+    // A group is told once, however often it is named.
+    let group = OffsetFetchRequestGroup::default()
+        .with_group_id(StrBytes::from_static_str("g").into())
+        .with_topics(None);
+    let request = OffsetFetchRequest::default().with_groups(vec![group; 1000]);
+    let told: OffsetFetchResponse = client.call(ApiKey::OffsetFetch, 8, &request).await;
+    assert_eq!(told.groups.len(), 1);
+    assert_eq!(told.groups[0].topics[0].partitions[0].committed_offset, 5);
     harness.stop().await;
 }

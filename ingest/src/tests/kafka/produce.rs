@@ -139,10 +139,6 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
     let large = vec![7; 10_001];
     let zeros = vec![0; 100_000];
     let bomb = BatchFields::compressed(Compression::Zstd);
-    let late = BatchFields {
-        max_timestamp_ms: Some(1),
-        ..BatchFields::default()
-    };
     let cases = [
         ("no batch", 87_i16, Vec::new()),
         ("cut off", 2, good[..good.len() - 1].to_vec()),
@@ -156,7 +152,7 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
         ("idempotent", 42, batch_with(idempotent, &[(1, b"x")])),
         ("too large", 10, batch(&[(1, &large)])),
         ("too large unpacked", 10, batch_with(bomb, &[(1, &zeros)])),
-        ("later than it says", 32, batch_with(late, &[(5, b"x")])),
+        ("stamped by a broker", 32, with(21, &[0, 1 << 3])),
     ];
     for (what, code, bytes) in cases {
         let answer = client.produce(9, "t", &bytes).await;
@@ -186,6 +182,38 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
     assert_eq!(codes, [3, 3]);
     assert_eq!(high_watermark(&harness, "t"), Offset(0));
     assert_eq!(client.stored("t", &good).await, 0);
+    harness.stop().await;
+}
+
+/// Some producers leave it to the broker to say how late the latest record is: Kafka's does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn batch_whose_records_are_later_than_it_says_is_stored_with_their_latest_stamp() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    for (compression, base) in [(Compression::None, 0), (Compression::Zstd, 6)] {
+        let fields = BatchFields {
+            max_timestamp_ms: Some(-1),
+            ..BatchFields::compressed(compression)
+        };
+        let late = batch_with(fields, &[(5, b"x"), (9, b"y"), (7, b"z")]);
+        let own = batch(&[(1, b"a"), (2, b"b"), (3, b"c")]);
+        assert_eq!(
+            client
+                .stored("t", &[late.clone(), own.clone()].concat())
+                .await,
+            base
+        );
+        let data = client.fetch(12, "t", base).await;
+        let all = batches(&data);
+        let mut said = late.clone();
+        basalt_proto::batch::patch_max_timestamp(&mut said, 9);
+        assert_eq!(all[0].1[12..], said[12..], "{compression}");
+        assert_eq!(all[1].1[12..], own[12..]);
+        let got: Vec<i64> = records(&data).iter().map(|got| got.timestamp_ms).collect();
+        assert_eq!(got, [5, 9, 7, 1, 2, 3]);
+    }
+    assert_eq!(client.at(8, "t", 8).await, (1, 9, 0));
     harness.stop().await;
 }
 

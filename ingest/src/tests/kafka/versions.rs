@@ -131,6 +131,21 @@ async fn metadata_makes_topics_where_both_sides_allow_it() {
             .is_none()
     );
 
+    // Each topic once, however often it is named.
+    let asked = MetadataRequestTopic::default().with_name(Some(name("made-0")));
+    let request = MetadataRequest::default().with_topics(Some(vec![asked; 1000]));
+    let told: MetadataResponse = client.call(ApiKey::Metadata, 12, &request).await;
+    assert_eq!(told.topics.len(), 1);
+    // An id that nobody has, in versions that have no place for a missing name.
+    for version in [10, 11, 12] {
+        let asked = MetadataRequestTopic::default()
+            .with_topic_id(Default::default())
+            .with_name(None);
+        let request = MetadataRequest::default().with_topics(Some(vec![asked]));
+        let told: MetadataResponse = client.call(ApiKey::Metadata, version, &request).await;
+        assert_eq!(told.topics[0].error_code, 100, "version {version}");
+    }
+
     let made = client.metadata(12, "made-0").await;
     let by_id = |id| {
         let asked = MetadataRequestTopic::default()
