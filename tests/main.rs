@@ -4,6 +4,7 @@ mod crash;
 mod dependencies;
 mod full_disk;
 mod hermitmq;
+mod left_queries;
 mod silent_peers;
 mod slow_reader;
 mod support;

@@ -1,4 +1,4 @@
-//! PUB-19: a reader that stops in the middle of a frame while retention or cooling removes its segment.
+//! PUB-19: a reader that stops in the middle of a frame while retention, cooling or merging removes what it reads.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -144,6 +144,34 @@ fn pub_19_a_slow_reader_gets_its_frame_and_then_a_correct_next_one() {
                 "round {round}: {offset} after {last}"
             );
             last = offset;
+        }
+    }
+    // Cold files that a reader is in the middle of are merged, and every offset is found meanwhile.
+    let from = start(&client);
+    for _ in 0..rounds.div_ceil(25) {
+        assert!(commit(&server.address, "g", TOPIC, 0, from).expect("commit"));
+        let mut reader = TcpStream::connect(&server.address).expect("connect");
+        reader
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("timeout");
+        reader
+            .write_all(b"\x02\x01g\x04slow\0\0\0\0")
+            .expect("opening");
+        let mut begun = [0; 29 + 1000];
+        reader.read_exact(&mut begun).expect("begin of a frame");
+        let merged = server.metric("basalt_merged_files_total");
+        let limit = deadline();
+        while server.metric("basalt_merged_files_total") == merged {
+            assert!(now() < limit, "nothing is merged");
+            produce(&server.address, &mut next);
+            runtime
+                .block_on(client.cool_topic(&topic, true))
+                .expect("cool");
+        }
+        let header = begun[..29].try_into().expect("29");
+        assert_eq!(read_frame(&mut reader, Some(header), &begun[29..]), from);
+        for expected in from + 1..next {
+            assert_eq!(read_frame(&mut reader, None, b""), expected);
         }
     }
     // Nobody reads any more: no removed file stays open, and its space is free.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError};
+use basalt_log::{Log, Partition, Topic, TopicConfig, TopicError, TopicId};
 use basalt_proto::{Offset, PartitionId, TopicName};
 use basalt_schema::{SchemaError, TopicSchema};
 use parking_lot::{Mutex, RwLock};

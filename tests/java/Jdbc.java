@@ -104,6 +104,23 @@ public final class Jdbc {
             statement.setLong(1, 3);
             expect(rows(statement.executeQuery()), List.of("3"), "a value after NULL");
         }
+        // JDBC batches are of updates. One of queries is refused, and the statement and its connection go on.
+        try (PreparedStatement statement = connection.prepareStatement("SELECT _offset FROM numbers WHERE _offset = ?")) {
+            for (long offset : new long[] {2, 5}) {
+                statement.setLong(1, offset);
+                statement.addBatch();
+            }
+            boolean refused = false;
+            try {
+                statement.executeBatch();
+            } catch (SQLException expected) {
+                refused = true;
+            }
+            expect(refused, true, "a batch of queries");
+            statement.clearBatch();
+            statement.setLong(1, 5);
+            expect(rows(statement.executeQuery()), List.of("5"), "a query after a batch");
+        }
     }
 
     private static void bind(PreparedStatement statement, String tag, long from, long to) throws SQLException {

@@ -36,6 +36,8 @@ const READ_COMMITTED: i8 = 1;
 /// Batches in memory of less than this are copied once more, behind what stands before them, to leave in one write.
 const MAX_JOINED_BYTES: usize = 16 << 10;
 const UNKNOWN_OFFSET: i64 = -1;
+/// So many times as long as frames their batches are at most: those of one small record each.
+const MAX_GROWTH: u64 = 3;
 /// What an answer copies of the log when there is no share for it.
 const UNSHARED_BYTES: u64 = 64 << 10;
 /// So many partitions are read before others run.
@@ -354,11 +356,12 @@ impl Fetching<'_> {
     /// others have taken all of it, the answer is small: consumers that do not read theirs hold nobody up.
     async fn collect(&mut self) -> Option<OwnedSemaphorePermit> {
         let read = self.parts.iter().filter_map(|part| part.slice.as_ref());
-        let read_bytes = read.map(FrameSlice::len).sum::<u64>().min(self.max_bytes);
+        let read_bytes = read.map(FrameSlice::len).sum::<u64>();
+        let wanted = read_bytes.saturating_mul(MAX_GROWTH).min(self.max_bytes);
         let copies = &self.connection.shared.copies;
-        let share = copies.try_take(usize::try_from(read_bytes).unwrap_or(usize::MAX));
+        let share = copies.try_take(usize::try_from(wanted).unwrap_or(usize::MAX));
         let mut copies_left = match &share {
-            Some(_) => read_bytes,
+            Some(_) => wanted,
             None => UNSHARED_BYTES,
         };
         let count = self.parts.len();

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use basalt_log::TopicId;
-use basalt_proto::TopicName;
 use basalt_proto::session::ConfigPairs;
+use basalt_proto::{ErrorKind, TopicName};
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
@@ -187,6 +187,12 @@ async fn delete_one(
         })?,
     };
     let (name, id) = (found.name().clone(), found.id());
-    shared.topics.delete_with_id(name.clone(), id).await?;
+    let deleted = shared.topics.delete_with_id(name.clone(), id).await;
+    deleted.map_err(|refusal| match refusal.kind {
+        ErrorKind::UnknownTopic if topic.name.is_none() => {
+            Failure::new(code::UNKNOWN_TOPIC_ID, refusal.message)
+        }
+        _ => refusal.into(),
+    })?;
     Ok((name, id))
 }

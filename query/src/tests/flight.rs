@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use arrow::array::{AsArray, RecordBatch};
-use arrow::datatypes::{Schema, UInt32Type};
+use arrow::datatypes::{DataType, Schema, UInt32Type, UnionMode};
 use arrow_flight::sql::client::FlightSqlServiceClient;
 use arrow_flight::sql::{
     CommandGetCatalogs, CommandGetCrossReference, CommandGetDbSchemas, CommandGetExportedKeys,
@@ -217,6 +217,150 @@ async fn pub_25_every_command_streams_the_schema_it_announced() {
             serving.query(sql).await;
         }
     }
+}
+
+/// A schema as `name type`, with `not null` where it says so.
+fn fields_of(schema: &Schema) -> Vec<String> {
+    let shown = |data_type: &DataType| match data_type {
+        DataType::List(item) => format!(
+            "list<{}{}>",
+            item.data_type(),
+            if item.is_nullable() { "" } else { " not null" }
+        ),
+        other => other.to_string(),
+    };
+    let fields = schema.fields().iter().map(|field| {
+        let null = if field.is_nullable() { "" } else { " not null" };
+        format!("{} {}{null}", field.name(), shown(field.data_type()))
+    });
+    fields.collect()
+}
+
+/// The fields that the specification names, in its order: FlightSql.proto of Arrow, at each command.
+#[tokio::test]
+async fn pub_25_metadata_has_the_fields_of_the_specification() {
+    async fn fields(serving: &mut Serving, command: &impl ProstMessageExt) -> Vec<String> {
+        let info = serving.announce(command).await.unwrap();
+        fields_of(&Schema::try_from(IpcMessage(info.schema)).unwrap())
+    }
+    let mut serving = serving().await;
+    let serving = &mut serving;
+    assert_eq!(
+        fields(serving, &CommandGetCatalogs {}).await,
+        ["catalog_name Utf8 not null"]
+    );
+    assert_eq!(
+        fields(serving, &CommandGetDbSchemas::default()).await,
+        ["catalog_name Utf8", "db_schema_name Utf8 not null"]
+    );
+    let mut tables = vec![
+        "catalog_name Utf8",
+        "db_schema_name Utf8",
+        "table_name Utf8 not null",
+        "table_type Utf8 not null",
+    ];
+    assert_eq!(fields(serving, &CommandGetTables::default()).await, tables);
+    tables.push("table_schema Binary not null");
+    let with_schema = CommandGetTables {
+        include_schema: true,
+        ..Default::default()
+    };
+    assert_eq!(fields(serving, &with_schema).await, tables);
+    assert_eq!(
+        fields(serving, &CommandGetTableTypes {}).await,
+        ["table_type Utf8 not null"]
+    );
+    assert_eq!(
+        fields(serving, &CommandGetPrimaryKeys::default()).await,
+        [
+            "catalog_name Utf8",
+            "db_schema_name Utf8",
+            "table_name Utf8 not null",
+            "column_name Utf8 not null",
+            "key_name Utf8",
+            "key_sequence Int32 not null",
+        ]
+    );
+    let foreign = [
+        "pk_catalog_name Utf8",
+        "pk_db_schema_name Utf8",
+        "pk_table_name Utf8 not null",
+        "pk_column_name Utf8 not null",
+        "fk_catalog_name Utf8",
+        "fk_db_schema_name Utf8",
+        "fk_table_name Utf8 not null",
+        "fk_column_name Utf8 not null",
+        "key_sequence Int32 not null",
+        "fk_key_name Utf8",
+        "pk_key_name Utf8",
+        "update_rule UInt8 not null",
+        "delete_rule UInt8 not null",
+    ];
+    assert_eq!(
+        fields(serving, &CommandGetExportedKeys::default()).await,
+        foreign
+    );
+    assert_eq!(
+        fields(serving, &CommandGetImportedKeys::default()).await,
+        foreign
+    );
+    assert_eq!(
+        fields(serving, &CommandGetCrossReference::default()).await,
+        foreign
+    );
+    assert_eq!(
+        fields(serving, &CommandGetXdbcTypeInfo { data_type: None }).await,
+        [
+            "type_name Utf8 not null",
+            "data_type Int32 not null",
+            "column_size Int32",
+            "literal_prefix Utf8",
+            "literal_suffix Utf8",
+            "create_params list<Utf8 not null>",
+            "nullable Int32 not null",
+            "case_sensitive Boolean not null",
+            "searchable Int32 not null",
+            "unsigned_attribute Boolean",
+            "fixed_prec_scale Boolean not null",
+            "auto_increment Boolean",
+            "local_type_name Utf8",
+            "minimum_scale Int32",
+            "maximum_scale Int32",
+            "sql_data_type Int32 not null",
+            "datetime_subcode Int32",
+            "num_prec_radix Int32",
+            "interval_precision Int32",
+        ]
+    );
+    let info = serving
+        .announce(&CommandGetSqlInfo { info: vec![] })
+        .await
+        .unwrap();
+    let schema = Schema::try_from(IpcMessage(info.schema)).unwrap();
+    let (name, value) = (schema.field(0), schema.field(1));
+    assert_eq!(
+        (name.name().as_str(), value.name().as_str()),
+        ("info_name", "value")
+    );
+    assert_eq!(
+        (name.data_type(), name.is_nullable()),
+        (&DataType::UInt32, false)
+    );
+    let DataType::Union(members, UnionMode::Dense) = value.data_type() else {
+        panic!("{value}");
+    };
+    assert!(!value.is_nullable());
+    let members = members.iter().map(|(id, field)| (id, field.name().clone()));
+    let expected = [
+        "string_value",
+        "bool_value",
+        "bigint_value",
+        "int32_bitmask",
+        "string_list",
+        "int32_to_int32_list_map",
+    ];
+    let expected = (0_i8..).zip(expected.map(str::to_owned));
+    assert!(members.eq(expected), "{value}");
 }
 
 #[tokio::test]

@@ -321,7 +321,7 @@ async fn pub_23_hole_at_the_end_is_stepped_over() {
     let topic = TopicName::new("t").unwrap();
     log.topic_or_create(&topic).unwrap();
     let bytes = numbered_frames(90).concat();
-    let frames = FrameBatch::parse(&bytes, FrameLimits::default()).unwrap();
+    let frames = FrameBatch::parse(&bytes, &FrameLimits::default()).unwrap();
     let partition = log.partition(&topic, PartitionId(0)).unwrap();
     partition.append(&frames, Durability::None).unwrap();
     drop((partition, log));

@@ -193,6 +193,10 @@ fn batches(data: &PartitionData) -> Vec<(std::ops::Range<u64>, Vec<u8>)> {
 fn records(data: &PartitionData) -> Vec<Got> {
     let mut got = Vec::new();
     for (offsets, mut batch) in batches(data) {
+        if batch[57..61] == [0; 4] {
+            // A hole.
+            continue;
+        }
         if batch[57..61] == [0, 0, 0, 1] {
             // One record that stands for all of them.
             batch[23..27].fill(0);

@@ -14,7 +14,7 @@ use super::*;
 
 impl Client {
     /// The offset, time and error of a time in partition 0.
-    async fn at(&mut self, version: i16, topic: &str, time: i64) -> (i64, i64, i16) {
+    pub(super) async fn at(&mut self, version: i16, topic: &str, time: i64) -> (i64, i64, i16) {
         let partition = ListOffsetsPartition::default().with_timestamp(time);
         let asked = ListOffsetsTopic::default()
             .with_name(name(topic))
