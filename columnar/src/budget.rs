@@ -10,7 +10,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use basalt_log::{AppendError, Appended, Durability};
+use basalt_log::{AppendError, Appended, Durability, Sequence, Sequenced};
 use basalt_proto::FrameBatch;
 
 use crate::partition::TieredPartition;
@@ -119,6 +119,29 @@ impl TieredPartition {
         self.shared.budget.admit(bytes, wake)?;
         let appended = self.hot.append(batch, durability);
         if appended.is_err() {
+            self.shared.budget.give_back(bytes);
+        }
+        appended
+    }
+
+    /// [`Partition::append_sequenced`] within the same bounds. What is stored already is found even where nothing more is taken.
+    ///
+    /// # Errors
+    /// As [`TieredPartition::append`] and [`Partition::append_sequenced`].
+    pub fn append_sequenced(
+        &self,
+        batch: &FrameBatch<'_>,
+        sequence: &Sequence,
+        durability: Durability,
+    ) -> Result<Sequenced, AppendError> {
+        if let Some(stored) = self.hot.find_sequence(sequence)? {
+            return Ok(Sequenced::Stored(stored));
+        }
+        let bytes = batch.bytes().len() as u64;
+        let wake = || self.shared.wake.notify_one();
+        self.shared.budget.admit(bytes, wake)?;
+        let appended = self.hot.append_sequenced(batch, sequence, durability);
+        if !matches!(appended, Ok(Sequenced::New(_))) {
             self.shared.budget.give_back(bytes);
         }
         appended

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::buffers::Buffers;
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
+use crate::kafka::producers::ProducerIds;
 use crate::read_ahead::ReadAhead;
 use crate::topics::Topics;
 use crate::verify::Verifier;
@@ -39,6 +40,7 @@ pub(crate) struct Shared {
     pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) silent: Arc<SilentPeers>,
     pub(crate) topics: Topics,
+    pub(crate) producer_ids: ProducerIds,
 }
 
 impl Shared {
@@ -57,6 +59,7 @@ impl Shared {
             log,
             counters,
             silent: Arc::default(),
+            producer_ids: ProducerIds::default(),
         }
     }
 

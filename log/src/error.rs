@@ -146,6 +146,33 @@ impl TopicError {
     }
 }
 
+/// A numbered batch is neither the next one of its producer nor among those it sent last.
+#[derive(Debug, Error, Clone, Copy, PartialEq, Eq)]
+pub enum SequenceError {
+    /// Another producer has taken over the id.
+    #[error("the producer's epoch is {epoch}, and there is one of epoch {current} by now")]
+    Fenced {
+        /// The batch's.
+        epoch: i16,
+        /// The newest.
+        current: i16,
+    },
+    /// Batches between are missing.
+    #[error("the batch begins with sequence {found}, expected {expected}")]
+    OutOfOrder {
+        /// What comes next.
+        expected: u32,
+        /// The batch's first.
+        found: u32,
+    },
+    /// It was stored so long ago that it is not known where.
+    #[error("the batch that begins with sequence {first} was stored long ago")]
+    LongStored {
+        /// The batch's first.
+        first: u32,
+    },
+}
+
 /// Frames could not be appended, or not made durable.
 #[derive(Debug, Error, Clone)]
 pub enum AppendError {
@@ -201,6 +228,9 @@ pub enum AppendError {
     /// The offsets of the partition would pass 2^63 - 1.
     #[error("the partition has no offsets left")]
     OffsetsExhausted,
+    /// A producer's numbers do not fit.
+    #[error("the producer's numbers do not fit")]
+    Sequence(#[from] SequenceError),
     /// The append is larger than a segment can be.
     #[error("an append of {bytes} bytes is larger than the largest segment of {max} bytes")]
     TooLarge {
@@ -221,6 +251,7 @@ impl AppendError {
             Self::Poisoned { .. } | Self::OffsetsExhausted => ErrorKind::StorageFailed,
             Self::Closed { .. } => ErrorKind::ShuttingDown,
             Self::TooLarge { .. } => ErrorKind::TooLarge,
+            Self::Sequence(_) => ErrorKind::InvalidRequest,
         }
     }
 }

@@ -45,12 +45,13 @@ pub use config::{
 };
 pub use disk::{Descriptor, Disk, DiskFile, RealDisk, replace_file};
 pub use error::{
-    AppendError, CloseError, CommitError, DiskError, OpenError, ReadError, ReleaseError, TopicError,
+    AppendError, CloseError, CommitError, DiskError, OpenError, ReadError, ReleaseError,
+    SequenceError, TopicError,
 };
 pub use groups::Groups;
 pub use log::{Log, MAX_PARTITIONS};
 pub use mmap::{Map, MappedBytes, Memory};
-pub use partition::{Appended, Bounds, HotSnapshot, Partition};
+pub use partition::{Appended, Bounds, HotSnapshot, Partition, Sequence, Sequenced};
 pub use recovery::Finding;
 pub use residency::{Attempt, Mark, Stretch};
 pub use topic::{Topic, TopicId};

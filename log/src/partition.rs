@@ -21,6 +21,7 @@ use basalt_proto::{FrameBatch, Offset, PartitionId, TopicName};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use crate::block::Block;
 use crate::config::{Durability, TopicConfig, TopicDurability};
 use crate::error::{AppendError, DiskError};
 use crate::index::IndexFile;
@@ -35,12 +36,15 @@ mod append;
 mod close;
 mod commit;
 pub(crate) mod open;
+pub(crate) mod producers;
 mod read;
 mod release;
 mod seal;
 mod settle;
 
 pub(crate) use commit::commit_group;
+pub use producers::Sequence;
+use producers::{Producers, Snapshots};
 pub use read::HotSnapshot;
 
 /// How long a sealing that failed waits for its next try.
@@ -53,6 +57,15 @@ pub struct Appended {
     pub base_offset: Offset,
     /// The first offset after it.
     pub end_offset: Offset,
+}
+
+/// What became of a numbered batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sequenced {
+    /// It was appended.
+    New(Appended),
+    /// It is in the log already, there.
+    Stored(Appended),
 }
 
 /// The offsets that bound a partition's hot part.
@@ -130,6 +143,10 @@ struct State {
     seal_rests: bool,
     stopped: Option<Stopped>,
     queued: Queued,
+    /// Of everything below the log's end.
+    producers: Producers,
+    /// The snapshots of it that there are, oldest first.
+    producer_snapshots: Vec<Offset>,
 }
 
 /// What a thread was asked to do and has not begun.
@@ -163,6 +180,8 @@ struct Unsealed {
     committed_position: u64,
     committed_offset: Offset,
     settled: bool,
+    /// Of everything below its end, if a snapshot of it is due with its sealing.
+    producers: Option<Box<Producers>>,
 }
 
 impl Partition {
@@ -248,6 +267,15 @@ impl Partition {
             self.prepare_work.is_locked(),
             self.reserved.is_locked(),
         ]
+    }
+
+    fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots {
+            disk: self.shared.disk.as_ref(),
+            dir: &self.dir,
+            topic_id: self.topic_id,
+            partition: self.id,
+        }
     }
 
     fn level(&self) -> TopicDurability {
@@ -338,6 +366,8 @@ impl State {
             seal_rests: false,
             stopped: None,
             queued: Queued::default(),
+            producers: Producers::default(),
+            producer_snapshots: Vec::new(),
         }
     }
 
@@ -384,7 +414,10 @@ impl State {
         // An empty one stays: it has nothing to seal, and its name keeps the next offset (LOG-12).
         if let Some(active) = self.active.take_if(|active| active.frame_bytes() > 0) {
             self.prepare_failed = false;
-            self.unsealed.push(Unsealed::of(&active));
+            self.unsealed.push(Unsealed {
+                producers: due_snapshot(active.blocks(), &self.producers),
+                ..Unsealed::of(&active)
+            });
             self.sealed.push(Arc::new(active.view(true)));
         }
     }
@@ -402,8 +435,16 @@ impl Unsealed {
             committed_position: active.committed_position,
             committed_offset: active.committed_offset,
             settled: false,
+            producers: None,
         }
     }
+}
+
+/// What is to be written when a segment of these blocks is sealed, at whose end the partition remembers `producers`: where there are
+/// batches the next start need not read them again, nor miss them once they are released.
+fn due_snapshot(blocks: &[Block], producers: &Producers) -> Option<Box<Producers>> {
+    let is_due = blocks.iter().any(|block| block.has_batches);
+    is_due.then(|| Box::new(producers.clone()))
 }
 
 impl Partition {

@@ -95,6 +95,7 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::OffsetFetch, (1, 8), 6, OFFSET_FETCH),
     api(ApiKey::FindCoordinator, (0, 4), 3, FIND_COORDINATOR),
     api(ApiKey::ApiVersions, (0, 4), 3, API_VERSIONS),
+    api(ApiKey::InitProducerId, (0, 4), 2, INIT_PRODUCER_ID),
     api(ApiKey::CreateTopics, (2, 7), 5, CREATE_TOPICS),
     api(ApiKey::DeleteTopics, (1, 6), 4, DELETE_TOPICS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
@@ -103,6 +104,8 @@ pub(super) const APIS: &[Api] = &[
 ];
 
 const API_VERSIONS: &[Field] = &[In(3, ON, &Text), In(3, ON, &Text)];
+
+const INIT_PRODUCER_ID: &[Field] = &[Text, Fixed(4), In(3, ON, &Fixed(8 + 2))];
 
 const METADATA: &[Field] = &[
     List(&[In(10, ON, &Fixed(16)), Text]),

@@ -1,5 +1,6 @@
 //! Kafka's error codes, and which of them a refusal is.
 
+use basalt_log::SequenceError;
 use basalt_proto::batch::BatchError;
 use basalt_proto::{ErrorKind, FrameError};
 
@@ -15,6 +16,7 @@ pub(super) mod code {
     pub(in crate::kafka) const REQUEST_TIMED_OUT: i16 = 7;
     pub(in crate::kafka) const MESSAGE_TOO_LARGE: i16 = 10;
     pub(in crate::kafka) const OFFSET_METADATA_TOO_LARGE: i16 = 12;
+    pub(in crate::kafka) const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
     pub(in crate::kafka) const COORDINATOR_NOT_AVAILABLE: i16 = 15;
     pub(in crate::kafka) const INVALID_TOPIC: i16 = 17;
     pub(in crate::kafka) const INVALID_REQUIRED_ACKS: i16 = 21;
@@ -28,6 +30,9 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_REPLICA_ASSIGNMENT: i16 = 39;
     pub(in crate::kafka) const INVALID_CONFIG: i16 = 40;
     pub(in crate::kafka) const INVALID_REQUEST: i16 = 42;
+    pub(in crate::kafka) const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
+    pub(in crate::kafka) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
+    pub(in crate::kafka) const INVALID_PRODUCER_EPOCH: i16 = 47;
     pub(in crate::kafka) const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
     pub(in crate::kafka) const STORAGE_ERROR: i16 = 56;
     pub(in crate::kafka) const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
@@ -115,6 +120,18 @@ impl From<&BatchError> for Failure {
             | BatchError::UnknownCompression { .. }
             | BatchError::Codec { .. } => code::CORRUPT_MESSAGE,
             error => of_kind(error.kind()),
+        };
+        Self::new(code, error.to_string())
+    }
+}
+
+impl From<SequenceError> for Failure {
+    fn from(error: SequenceError) -> Self {
+        let code = match error {
+            SequenceError::Fenced { .. } => code::INVALID_PRODUCER_EPOCH,
+            SequenceError::OutOfOrder { .. } => code::OUT_OF_ORDER_SEQUENCE_NUMBER,
+            // Clients take it for a success whose offset is not known.
+            SequenceError::LongStored { .. } => code::DUPLICATE_SEQUENCE_NUMBER,
         };
         Self::new(code, error.to_string())
     }

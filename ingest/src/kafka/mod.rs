@@ -34,6 +34,7 @@ mod metadata;
 mod node;
 mod offsets;
 mod produce;
+pub(crate) mod producers;
 mod records;
 mod request;
 mod response;
@@ -208,6 +209,7 @@ impl Reader<'_> {
             ApiKey::ApiVersions => versions::answer(request),
             ApiKey::Metadata => metadata::answer(shared, node, request).await,
             ApiKey::DescribeCluster => metadata::describe_cluster(node, request),
+            ApiKey::InitProducerId => producers::init(shared, request).await,
             ApiKey::ListOffsets => offsets::answer(connection, request).await,
             ApiKey::CreateTopics => topics::create(shared, request).await,
             ApiKey::DeleteTopics => topics::delete(shared, request).await,

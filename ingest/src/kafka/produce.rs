@@ -4,21 +4,21 @@
 //!   partition in one request are appended together. One whose latest stamp is less than its records' has theirs: Kafka's
 //!   broker sets it, and so some producers leave that to it.
 //!
-//! Idempotent and transactional batches are refused: nothing here would notice a batch that is sent twice, and to store it
-//! would promise that. So `InitProducerId` is not served either.
+//! A batch that its producer has numbered is stored once, however often it is sent, and answered with its offset each time (LOG-15);
+//! each time once it is durable. Transactional batches are refused.
 
 use std::ops::Range;
 use std::sync::Arc;
 
 use basalt_columnar::TieredPartition;
-use basalt_log::{Durability, crc32c};
+use basalt_log::{AppendError, Durability, Sequence, Sequenced, crc32c};
 use basalt_proto::batch::{
     BATCH_HEADER_BYTES, BatchError, BatchHeader, BatchReader, Compression, RecordBatch,
     patch_leader_epoch, patch_max_timestamp,
 };
 use basalt_proto::{
-    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameCheck, FrameError, FrameLimits, Offset, PartitionId,
-    TopicName,
+    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameBatch, FrameCheck, FrameError, FrameLimits, Offset,
+    PartitionId, TopicName,
 };
 use kafka_protocol::messages::ProduceResponse;
 use kafka_protocol::messages::produce_response::{
@@ -148,9 +148,7 @@ fn walk(reader: &mut Reader<'_>) -> Result<(), Malformed> {
 fn unserved(what: &str) -> Failure {
     Failure::new(
         code::INVALID_REQUEST,
-        format!(
-            "{what} are not served yet: produce with enable.idempotence=false and no transactional.id"
-        ),
+        format!("{what} are not served yet: produce without a transactional.id"),
     )
 }
 
@@ -196,15 +194,29 @@ async fn append(
         _ => partition.hot().config().durability.into(),
     };
     let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(&partition));
-    let appended = partition.append(&batch, durability).map_err(|error| {
-        let refusal = shared.append_refusal(&partition, error);
-        shared.counters.refuse(refusal.kind, 1);
-        refusal
+    let sequence = sequence(&batch)?;
+    let appended = match &sequence {
+        None => partition.append(&batch, durability).map(Sequenced::New),
+        Some(sequence) => partition.append_sequenced(&batch, sequence, durability),
+    };
+    let appended = appended.map_err(|error| match error {
+        AppendError::Sequence(error) => error.into(),
+        error => {
+            let refusal = shared.append_refusal(&partition, error);
+            shared.counters.refuse(refusal.kind, 1);
+            Failure::from(refusal)
+        }
     })?;
+    let appended = match appended {
+        Sequenced::New(appended) => {
+            shared.counters.stored(&batch);
+            appended
+        }
+        Sequenced::Stored(appended) => appended,
+    };
     if let Some(wait) = &wait {
         wait.appended(appended.end_offset);
     }
-    shared.counters.stored(&batch);
     Ok(Appended {
         base_offset: appended.base_offset,
         end_offset: appended.end_offset,
@@ -252,6 +264,26 @@ fn frames(mut records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<
         return Err(Failure::new(code::INVALID_RECORD, "there is no batch"));
     }
     Ok(frames)
+}
+
+/// The numbers of a batch, if it has any. Where a partition's batches are several, none may have: there is one offset to answer with.
+fn sequence(batches: &FrameBatch<'_>) -> Result<Option<Sequence>, Failure> {
+    let headers = batches.frames().flatten();
+    let mut headers = headers.filter_map(|frame| RecordBatch::header(frame.payload).ok());
+    let Some(numbered) = headers.find(|header| header.producer_id >= 0) else {
+        return Ok(None);
+    };
+    let sequence = Sequence::of(&numbered).filter(|_| batches.frame_count() == 1);
+    sequence.map(Some).ok_or_else(|| {
+        let message = format!(
+            "a producer with an id sends one batch at a time, with an epoch and a sequence; there are {} of epoch {} from \
+             sequence {} on",
+            batches.frame_count(),
+            numbered.producer_epoch,
+            numbered.base_sequence
+        );
+        Failure::new(code::INVALID_RECORD, message)
+    })
 }
 
 /// The first batch and what is behind it.
@@ -314,9 +346,6 @@ fn admit(batch: &[u8], limits: &FrameLimits, version: i16) -> Result<BatchHeader
     }
     if header.is_transactional() {
         return Err(unserved("transactions"));
-    }
-    if header.producer_id >= 0 {
-        return Err(unserved("idempotent producers"));
     }
     if header.compression == Compression::Zstd && version < ZSTD_FROM {
         let message = format!("zstd takes version {ZSTD_FROM}, the request has {version}");

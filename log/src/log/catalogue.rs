@@ -37,12 +37,16 @@ pub(super) enum Entry {
     },
     /// Ids below this were given, also to topics that are gone.
     NextId(TopicId),
+    /// Producers' ids below this were given.
+    NextProducerId(u64),
 }
 
 #[derive(Debug)]
 pub(super) struct Catalogue {
     pub(super) journal: Journal,
     pub(super) next_id: TopicId,
+    /// `None` before the first.
+    pub(super) next_producer_id: Option<u64>,
     pub(super) deleted: BTreeSet<TopicName>,
     pub(super) closed: bool,
 }
@@ -61,6 +65,7 @@ pub(crate) struct CatalogueTopic {
 pub(crate) struct Replayed {
     pub(crate) topics: BTreeMap<TopicId, CatalogueTopic>,
     pub(super) next_id: TopicId,
+    pub(super) next_producer_id: Option<u64>,
     /// Names of deleted topics whose folder may still be there.
     pub(super) deleted: BTreeSet<TopicName>,
 }
@@ -75,6 +80,7 @@ pub(crate) fn replay_catalogue(path: &Path, payloads: &[&[u8]]) -> Result<Replay
     let mut replayed = Replayed {
         topics: BTreeMap::new(),
         next_id: TopicId(1),
+        next_producer_id: None,
         deleted: BTreeSet::new(),
     };
     for payload in payloads {
@@ -107,6 +113,9 @@ pub(crate) fn replay_catalogue(path: &Path, payloads: &[&[u8]]) -> Result<Replay
                 .deleted
                 .extend(replayed.topics.remove(&id).map(|topic| topic.name)),
             Entry::NextId(id) => replayed.next_id = replayed.next_id.max(id),
+            Entry::NextProducerId(id) => {
+                replayed.next_producer_id = replayed.next_producer_id.max(Some(id));
+            }
         }
     }
     Ok(replayed)
@@ -156,6 +165,7 @@ pub(super) fn open_catalogue(
                 config: topic.config.clone(),
             };
             let entries = std::iter::once(Entry::NextId(state.next_id))
+                .chain(state.next_producer_id.map(Entry::NextProducerId))
                 .chain(state.topics.values().map(create));
             entries.map(|entry| encode(&entry)).collect()
         });

@@ -46,6 +46,7 @@ impl Log {
             Replayed {
                 topics,
                 next_id,
+                next_producer_id,
                 deleted,
             },
         ) = open_catalogue(disk.as_ref(), &data_dir)?;
@@ -103,6 +104,7 @@ impl Log {
             catalogue: Mutex::new(Catalogue {
                 journal,
                 next_id,
+                next_producer_id,
                 deleted,
                 closed: false,
             }),

@@ -1,6 +1,8 @@
 //! The topics of an open log: found, made, altered, deleted, one change at a time. The catalogue on the disk comes first in
 //! each, so that a crash leaves a topic either way, and what it leaves of a deleted one goes with the next open.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+use std::ops::Range;
 use std::sync::Arc;
 
 use basalt_proto::TopicName;
@@ -53,6 +55,23 @@ impl Log {
             }
             other => other,
         }
+    }
+
+    /// Numbers for `count` producers, which nobody else is ever given; durable on return. A data folder's first one is drawn by chance,
+    /// so that producers of another, or of one that was wiped, are not taken for these: below 2^62.
+    ///
+    /// # Errors
+    /// As [`Self::create_topic`].
+    pub fn reserve_producer_ids(&self, count: u32) -> Result<Range<i64>, TopicError> {
+        let mut catalogue = self.catalogue.lock();
+        let first = catalogue.next_producer_id.unwrap_or_else(|| {
+            let chance = RandomState::new().build_hasher().finish();
+            (chance % (1 << 30)) << 32
+        });
+        let next = first + u64::from(count);
+        catalogue.append(&Entry::NextProducerId(next))?;
+        catalogue.next_producer_id = Some(next);
+        Ok(first.cast_signed()..next.cast_signed())
     }
 
     /// Creates a topic. It is in the catalogue on the disk on return; its partitions cost nothing until they are used.

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use basalt_proto::{FrameBatch, Offset};
 
-use super::{Appended, Partition, State};
+use super::{Appended, Partition, Sequence, Sequenced, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
 use crate::error::{AppendError, DiskError, OnDisk};
 use crate::index::SegmentIdentity;
@@ -30,10 +30,46 @@ impl Partition {
         batch: &FrameBatch<'_>,
         durability: Durability,
     ) -> Result<Appended, AppendError> {
+        self.append_locked(&mut self.state.lock(), batch, durability)
+    }
+
+    /// Where a numbered batch is stored already, if it is; `None` where it comes next (LOG-15).
+    ///
+    /// # Errors
+    /// [`AppendError::Sequence`] for one that is neither.
+    pub fn find_sequence(&self, sequence: &Sequence) -> Result<Option<Appended>, AppendError> {
+        let now_ns = self.shared.clock.now_ns();
+        Ok(self.state.lock().producers.check(sequence, now_ns)?)
+    }
+
+    /// [`Self::append`] of one batch that its producer has numbered, unless it is there already (LOG-15). Either way it is to be told
+    /// once [`Self::acknowledged`].
+    ///
+    /// # Errors
+    /// [`AppendError::Sequence`]: nothing was appended. Others as [`Self::append`].
+    pub fn append_sequenced(
+        &self,
+        batch: &FrameBatch<'_>,
+        sequence: &Sequence,
+        durability: Durability,
+    ) -> Result<Sequenced, AppendError> {
+        let mut state = self.state.lock();
+        let now_ns = self.shared.clock.now_ns();
+        if let Some(stored) = state.producers.check(sequence, now_ns)? {
+            return Ok(Sequenced::Stored(stored));
+        }
+        let appended = self.append_locked(&mut state, batch, durability)?;
+        Ok(Sequenced::New(appended))
+    }
+
+    fn append_locked(
+        &self,
+        state: &mut State,
+        batch: &FrameBatch<'_>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
         let level = self.level();
         let seen_unsynced = level == TopicDurability::Os || durability == Durability::Os;
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
         if let Some(stopped) = &state.stopped {
             return Err(self.stopped_error(stopped));
         }
@@ -239,7 +275,7 @@ impl Partition {
             active
                 .make_room(bytes)
                 .map_err(|error| self.refuse(state, error))?;
-            return self.fill(state, batch.bytes());
+            return self.fill(state, batch.bytes(), batch.has_batches());
         }
         let mut pieces = split(batch.bytes(), room, self.segment_bytes());
         let into_active = (pieces[0].frames.len() as u64 <= room).then(|| pieces.remove(0));
@@ -262,7 +298,7 @@ impl Partition {
             base_offset = Offset(base_offset.0 + piece.record_count);
         }
         if let Some(piece) = into_active {
-            self.fill(state, piece.frames)?;
+            self.fill(state, piece.frames, batch.has_batches())?;
         }
         for (segment, piece) in segments.into_iter().zip(&pieces) {
             if seen_unsynced {
@@ -270,17 +306,23 @@ impl Partition {
             }
             state.roll();
             state.active = Some(segment);
-            self.fill(state, piece.frames)?;
+            self.fill(state, piece.frames, batch.has_batches())?;
         }
         Ok(())
     }
 
-    fn fill(&self, state: &mut State, frames: &[u8]) -> Result<(), AppendError> {
+    fn fill(&self, state: &mut State, frames: &[u8], has_batches: bool) -> Result<(), AppendError> {
         let Some(active) = &mut state.active else {
             return Ok(());
         };
-        if let Err(error) = active.append(frames, self.shared.clock.now_ns()) {
+        let now_ns = self.shared.clock.now_ns();
+        if let Err(error) = active.append(frames, now_ns) {
             return Err(self.poison(state, &error));
+        }
+        if has_batches {
+            state
+                .producers
+                .fold(frames, Some(state.log_end_offset), now_ns);
         }
         state.log_end_offset = active.end_offset();
         Ok(())

@@ -9,8 +9,10 @@ use basalt_proto::{Offset, PartitionId, TopicName};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::watch;
 
+use super::producers::{self, Producers, Snapshots};
 use super::settle::LEAST_TOGETHER;
-use super::{Partition, Progress, State, Unsealed};
+use super::{Partition, Progress, State, Unsealed, due_snapshot};
+use crate::block::Block;
 use crate::config::{TopicConfig, TopicDurability};
 use crate::disk::{Disk, DiskFile, replace_file};
 use crate::error::{DiskError, OnDisk};
@@ -48,6 +50,11 @@ struct Opening<'a> {
     ends_for_sure: bool,
     /// Where what must be settled begins.
     settled_offset: Option<Offset>,
+    /// Of everything below the offset beside it.
+    producers: Producers,
+    producers_offset: Offset,
+    /// The snapshots that are kept.
+    producer_snapshots: Vec<Offset>,
     findings: Vec<Finding>,
 }
 
@@ -86,6 +93,9 @@ impl Partition {
             log_end_offset: Offset::ZERO,
             ends_for_sure: false,
             settled_offset: None,
+            producers: Producers::default(),
+            producers_offset: Offset::ZERO,
+            producer_snapshots: Vec::new(),
             findings: Vec::new(),
         };
         let reserved_offset = opening.open(disk)?;
@@ -95,6 +105,8 @@ impl Partition {
             active,
             log_end_offset,
             settled_offset,
+            producers,
+            producer_snapshots,
             findings,
             ..
         } = opening;
@@ -103,6 +115,8 @@ impl Partition {
             unsealed,
             active,
             settled_offset: settled_offset.unwrap_or(log_end_offset),
+            producers,
+            producer_snapshots,
             ..State::new(log_end_offset)
         };
         let partition = Self::assemble(spec, shared, state, reserved_offset);
@@ -184,6 +198,7 @@ impl Opening<'_> {
             mut bases,
             strange,
             prepared,
+            producers,
             is_reserved,
         } = list_segments(disk, dir)?;
         for name in prepared {
@@ -203,11 +218,14 @@ impl Opening<'_> {
                 self.find(&path, 0, "this file does not belong here; it is left alone");
             }
         }
+        self.read_snapshot(disk, producers)?;
         for (at, base_offset) in bases.iter().enumerate() {
             let path = segment_path(dir, *base_offset);
             let is_last = at + 1 == bases.len();
             self.segment(disk, &path, *base_offset, is_last)?;
+            self.fold_newest();
         }
+        self.fold_without_snapshot();
         if is_reserved {
             self.reservation(disk)
         } else {
@@ -238,6 +256,78 @@ impl Opening<'_> {
             )?;
         }
         Ok(lost)
+    }
+
+    /// The newest snapshot of producers is where the fold begins. A damaged one is none: an older one would lack what was released
+    /// since, and refuse what is in order.
+    fn read_snapshot(&mut self, disk: &dyn Disk, snapshots: Vec<Offset>) -> Result<(), DiskError> {
+        let files = Snapshots {
+            disk,
+            dir: &self.spec.dir,
+            topic_id: self.spec.topic_id,
+            partition: self.spec.id,
+        };
+        if let Some(newest) = snapshots.last() {
+            match files.read(*newest)? {
+                Some(producers) => (self.producers, self.producers_offset) = (producers, *newest),
+                None => {
+                    let path = files.path(*newest);
+                    self.find(&path, 0, "the snapshot of producers is damaged; they are known from the segments that are there");
+                }
+            }
+        }
+        self.producer_snapshots = snapshots;
+        Ok(())
+    }
+
+    /// A snapshot that knows of more than there is belongs to frames that the disk had said were durable and has lost.
+    fn fold_without_snapshot(&mut self) {
+        let Some(newest) = self.producer_snapshots.last().copied() else {
+            return;
+        };
+        if newest <= self.log_end_offset {
+            return;
+        }
+        let path = self.spec.dir.join(producers::snapshot_name(newest));
+        self.find(&path, 0, "the snapshot of producers is of records that are gone; they are known from the segments that are there");
+        (self.producers, self.producers_offset) = (Producers::default(), Offset::ZERO);
+        let active = self
+            .active
+            .as_ref()
+            .map(|active| Arc::new(active.view(false)));
+        for view in self.sealed.clone().into_iter().chain(active) {
+            self.fold(&view);
+        }
+    }
+
+    /// Folds what the segment that came last has behind the snapshot.
+    fn fold_newest(&mut self) {
+        let active = self
+            .active
+            .as_ref()
+            .map(|active| Arc::new(active.view(false)));
+        if let Some(view) = active.or_else(|| self.sealed.last().cloned()) {
+            self.fold(&view);
+        }
+    }
+
+    fn fold(&mut self, view: &SegmentView) {
+        let now_ns = self.shared.clock.now_ns();
+        let unfolded =
+            |block: &&Block| block.has_batches && block.base_offset >= self.producers_offset;
+        let mut folded = Vec::new();
+        for block in view.blocks().iter().filter(unfolded) {
+            // What cannot be read is damage that is told of elsewhere.
+            folded.extend(view.block_bytes(block));
+        }
+        for bytes in folded {
+            self.producers.fold(&bytes, None, now_ns);
+        }
+        self.producers_offset = self.producers_offset.max(view.end_offset);
+        let mut unsealed = self.unsealed.iter_mut();
+        if let Some(unsealed) = unsealed.find(|segment| segment.end_offset == view.end_offset) {
+            unsealed.producers = due_snapshot(view.blocks(), &self.producers);
+        }
     }
 
     fn seal_bytes(&self) -> u64 {
@@ -407,6 +497,7 @@ impl Opening<'_> {
             }
             self.unsealed.push(Unsealed {
                 settled: self.settled_offset.is_none(),
+                producers: due_snapshot(active.blocks(), &self.producers),
                 ..Unsealed::of(&active)
             });
             self.sealed.push(Arc::new(active.view(true)));

@@ -125,21 +125,42 @@ impl Partition {
         }
         self.settle_locked(Pace::Gentle)?;
         loop {
-            let view = {
-                let state = self.state.lock();
-                let Some(next) = state.unsealed.first().filter(|next| next.settled) else {
+            let (view, producers) = {
+                let mut state = self.state.lock();
+                let Some(next) = state.unsealed.first_mut().filter(|next| next.settled) else {
                     return Ok(());
                 };
-                Arc::clone(state.sealed_view(next.base_offset))
+                let (base_offset, producers) = (next.base_offset, next.producers.take());
+                (Arc::clone(state.sealed_view(base_offset)), producers)
             };
-            let sealed = self.seal_files(&view, view.path());
+            // First: a sealed segment is read no more at the start. Its frames are synced, so that no snapshot speaks of what a crash
+            // may take.
+            let sealed = match &producers {
+                Some(producers) => self.snapshots().write(producers, view.end_offset),
+                None => Ok(()),
+            };
+            let has_snapshot = producers.is_some() && sealed.is_ok();
+            let sealed = sealed.and_then(|()| self.seal_files(&view, view.path()));
             let mut state = self.state.lock();
+            if has_snapshot && state.producer_snapshots.last() != Some(&view.end_offset) {
+                state.producer_snapshots.push(view.end_offset);
+            }
             if let Err(error) = sealed {
                 // Nothing is lost: the frames are synced and whichever index is there tells where they end.
+                if let Some(next) = state.unsealed.first_mut() {
+                    next.producers = producers;
+                }
                 return Err(self.refuse(&mut state, error));
             }
             state.unsealed.remove(0);
+            let old = state.producer_snapshots.len().saturating_sub(1);
+            let old: Vec<_> = state.producer_snapshots.drain(..old).collect();
             drop(state);
+            for end_offset in old {
+                if let Err(error) = self.snapshots().remove(end_offset) {
+                    tracing::debug!(topic = %self.topic, partition = %self.id, %error, "an old snapshot of producers stays");
+                }
+            }
             self.shared.seals.send_modify(|seals| *seals += 1);
         }
     }

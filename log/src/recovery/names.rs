@@ -6,6 +6,7 @@ use basalt_proto::Offset;
 
 use crate::disk::Disk;
 use crate::error::{DiskError, OnDisk};
+use crate::partition::producers::snapshot_offset;
 use crate::segment::{PREPARED_INDEX, PREPARED_SEGMENT};
 
 /// What is in a partition's folder.
@@ -16,6 +17,8 @@ pub(crate) struct SegmentNames {
     pub(crate) strange: Vec<String>,
     /// Files of a segment that was made ahead.
     pub(crate) prepared: Vec<String>,
+    /// Where snapshots of producers are, in order.
+    pub(crate) producers: Vec<Offset>,
     /// Whether there is a reservation.
     pub(crate) is_reserved: bool,
 }
@@ -44,12 +47,19 @@ pub(crate) fn list_segments(disk: &dyn Disk, dir: &Path) -> Result<SegmentNames,
             || name == PREPARED_SEGMENT
             || name == PREPARED_INDEX
             || name.ends_with(".cut")
+            || snapshot_offset(name).is_some()
     };
+    let mut producers: Vec<_> = names
+        .iter()
+        .filter_map(|name| snapshot_offset(name))
+        .collect();
+    producers.sort_unstable();
     let strange = names.iter().filter(|name| !known(name)).cloned().collect();
     let is_reserved = names.iter().any(|name| name == crate::reserve::FILE_NAME);
     let is_prepared = |name: &String| name == PREPARED_SEGMENT || name == PREPARED_INDEX;
     Ok(SegmentNames {
         strange,
+        producers,
         is_reserved,
         prepared: names
             .iter()

@@ -14,6 +14,8 @@ mod lifecycle;
 #[cfg(test)]
 mod maps;
 #[cfg(test)]
+mod producers;
+#[cfg(test)]
 mod reading;
 #[cfg(test)]
 mod residency;

@@ -1,5 +1,6 @@
 use basalt_proto::batch::{Compression, RecordHeader};
 use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk};
+use kafka_protocol::messages::{InitProducerIdRequest, InitProducerIdResponse};
 
 use super::*;
 
@@ -130,10 +131,10 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
         batch[17..21].copy_from_slice(&crc.to_be_bytes());
         batch
     };
-    let idempotent = BatchFields {
+    let numbered = |producer_epoch, base_sequence| BatchFields {
         producer_id: 1000,
-        producer_epoch: 0,
-        base_sequence: 0,
+        producer_epoch,
+        base_sequence,
         ..BatchFields::default()
     };
     let large = vec![7; 10_001];
@@ -149,7 +150,13 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
         ("control", 87, with(21, &[0, 1 << 5])),
         ("transactional", 42, with(21, &[0, 1 << 4])),
         ("count 3", 87, with(57, &3_u32.to_be_bytes())),
-        ("idempotent", 42, batch_with(idempotent, &[(1, b"x")])),
+        ("no epoch", 87, batch_with(numbered(-1, 0), &[(1, b"x")])),
+        ("no sequence", 87, batch_with(numbered(0, -1), &[(1, b"x")])),
+        (
+            "two numbered at a time",
+            87,
+            batch_with(numbered(0, 0), &[(1, b"x")]).repeat(2),
+        ),
         ("too large", 10, batch(&[(1, &large)])),
         ("too large unpacked", 10, batch_with(bomb, &[(1, &zeros)])),
         ("stamped by a broker", 32, with(21, &[0, 1 << 3])),
@@ -182,6 +189,75 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
     assert_eq!(codes, [3, 3]);
     assert_eq!(high_watermark(&harness, "t"), Offset(0));
     assert_eq!(client.stored("t", &good).await, 0);
+    harness.stop().await;
+}
+
+impl Client {
+    async fn init_producer(&mut self, version: i16, transactional_id: Option<&str>) -> (i16, i64) {
+        let id = transactional_id.map(|id| StrBytes::from_string(id.to_owned()).into());
+        let request = InitProducerIdRequest::default().with_transactional_id(id);
+        let told: InitProducerIdResponse =
+            self.call(ApiKey::InitProducerId, version, &request).await;
+        (told.error_code, told.producer_id.0)
+    }
+
+    /// Sends a batch of two records by its number; code and offset.
+    async fn numbered(&mut self, producer_id: i64, epoch: i16, first: i32) -> (i16, i64) {
+        let fields = BatchFields {
+            producer_id,
+            producer_epoch: epoch,
+            base_sequence: first,
+            ..BatchFields::default()
+        };
+        let batch = batch_with(fields, &[(1, b"x"), (2, b"y")]);
+        let answer = self.produce(9, "t", &batch).await;
+        (answer.error_code, answer.base_offset)
+    }
+}
+
+/// PUB-21: an answer was lost, and the batch is sent again: it is there once, whatever happened in between.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pub_21_batch_that_is_sent_again_is_stored_once() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    let mut ids = Vec::new();
+    for version in 0..=4 {
+        let (code, id) = client.init_producer(version, None).await;
+        assert!(code == 0 && id >= 0 && !ids.contains(&id), "{code} {id}");
+        ids.push(id);
+    }
+    assert_eq!(client.init_producer(4, Some("t")).await, (53, -1));
+    assert_eq!(client.init_producer(4, Some("")).await, (42, -1));
+    let id = ids[0];
+    for first in [0, 2, 4] {
+        assert_eq!(client.numbered(id, 0, first).await, (0, first.into()));
+    }
+    let mut other = Client::connect(&harness).await;
+    let again = async |client: &mut Client, what: &str| {
+        for first in [0, 4, 2] {
+            let told = client.numbered(id, 0, first).await;
+            assert_eq!(told, (0, first.into()), "{what}");
+        }
+        assert_eq!(high_watermark(&harness, "t"), Offset(6), "{what}");
+    };
+    again(&mut client, "on the same connection").await;
+    again(&mut other, "on another one").await;
+    assert_eq!(client.numbered(id, 0, 8).await, (45, -1), "one is missing");
+    harness.seal("t").await;
+    again(&mut client, "sealed").await;
+    let topic = TopicName::new("t").unwrap();
+    harness.log.cool_topic(&topic, true).await.unwrap();
+    assert_eq!(harness.partition("t").bounds().hot_bytes, 0);
+    again(&mut client, "cold").await;
+    // Another producer has its own numbers; the same one in a new epoch begins anew, and ends the old one.
+    assert_eq!(client.numbered(ids[1], 0, 0).await, (0, 6));
+    assert_eq!(client.numbered(id, 1, 0).await, (0, 8));
+    assert_eq!(client.numbered(id, 0, 6).await, (47, -1));
+    for first in [2, 4, 6, 8, 10] {
+        assert_eq!(client.numbered(id, 1, first).await.0, 0);
+    }
+    assert_eq!(client.numbered(id, 1, 0).await, (46, -1), "long stored");
     harness.stop().await;
 }
 

@@ -26,7 +26,7 @@ async fn versions_are_told_in_every_version_there_is() {
         // Older librdkafka compresses nothing unless 0 is there.
         assert_eq!(range(ApiKey::Produce), Some((0, 11)));
         assert_eq!(range(ApiKey::Metadata), Some((0, 12)));
-        assert_eq!(range(ApiKey::InitProducerId), None);
+        assert_eq!(range(ApiKey::InitProducerId), Some((0, 4)));
         assert_eq!(range(ApiKey::JoinGroup), None);
         assert!(told.finalized_features.is_empty());
     }
