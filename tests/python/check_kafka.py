@@ -60,7 +60,7 @@ class Confluent:
             {
                 **self.common,
                 "compression.type": codec,
-                "enable.idempotence": False,
+                "enable.idempotence": True,
                 "message.max.bytes": MAX_BYTES,
                 "linger.ms": 5,
             }
@@ -160,7 +160,7 @@ class KafkaPython:
         producer = kafka.KafkaProducer(
             **self.common,
             compression_type=None if codec == "none" else codec,
-            enable_idempotence=False,
+            enable_idempotence=True,
             acks="all",
             max_request_size=MAX_BYTES,
             linger_ms=5,
@@ -251,6 +251,7 @@ class Aiokafka:
             **self.common,
             compression_type=None if codec == "none" else codec,
             max_request_size=MAX_BYTES,
+            enable_idempotence=True,
             acks="all",
         )
         await producer.start()

@@ -64,7 +64,7 @@ async fn open_log(root: &Path, disk: Arc<dyn Disk>) -> Arc<TieredLog> {
 }
 
 pub(super) struct Harness {
-    _dir: TempDir,
+    dir: TempDir,
     root: PathBuf,
     log: Arc<TieredLog>,
     address: SocketAddr,
@@ -118,7 +118,7 @@ impl Harness {
         let (counters, shared) = (server.counters(), server.shared());
         let running = tokio::spawn(server.run(trigger.signal()));
         Self {
-            _dir: dir,
+            dir,
             root,
             log,
             address,
@@ -225,6 +225,11 @@ impl Harness {
 
     /// Stops and checks that nothing panicked and no connection is left.
     async fn stop(self) {
+        drop(self.stop_and_keep().await);
+    }
+
+    /// The folder stays.
+    async fn stop_and_keep(self) -> TempDir {
         self.trigger.trigger();
         patient(self.running).await.unwrap().unwrap();
         let count = self.counters.snapshot();
@@ -235,6 +240,7 @@ impl Harness {
         );
         self.log.shutdown().await.unwrap();
         self.log.log().close().unwrap();
+        self.dir
     }
 }
 

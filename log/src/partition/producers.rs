@@ -92,10 +92,6 @@ pub(crate) struct Producers {
 }
 
 impl Producers {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.by_id.is_empty()
-    }
-
     /// Where a batch is stored already; `None` for one that comes next.
     ///
     /// # Errors

@@ -215,7 +215,50 @@ impl Client {
     }
 }
 
-/// PUB-21: an answer was lost, and the batch is sent again: it is there once, whatever happened in between.
+/// PUB-21, the bytes of the case: the answer was lost with its connection, then the server stopped.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pub_21_batch_whose_answer_was_lost_is_stored_once() {
+    let bytes = hex(
+        "00000000000000000000005effffffff02d01114f600000000000400000000000003e800000000000003e8\
+         00000000000003e8000000000000000000051000000001046d30001000000201046d31001000000401046d\
+         32001000000601046d33001000000801046d3400"
+            .replace(' ', "")
+            .as_str(),
+    );
+    let record = |first: i32| {
+        let fields = BatchFields {
+            producer_id: 1000,
+            producer_epoch: 0,
+            base_sequence: first,
+            ..BatchFields::default()
+        };
+        batch_with(fields, &[(1000, b"m")])
+    };
+    let mut harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    let request = produce_request("t", -1, &[(0, &bytes)]);
+    client.send(ApiKey::Produce, 9, &request).await;
+    drop(client);
+    for _ in 0..3 {
+        for _ in 0..2 {
+            let mut client = Client::connect(&harness).await;
+            assert_eq!(client.stored("t", &bytes).await, 0);
+            assert_eq!(high_watermark(&harness, "t"), Offset(5));
+        }
+        let dir = harness.stop_and_keep().await;
+        harness = Harness::start_in(dir, Arc::new(RealDisk::new()), |_| {}, None).await;
+    }
+    let mut client = Client::connect(&harness).await;
+    let answer = client.produce(9, "t", &record(7)).await;
+    assert_eq!((answer.error_code, answer.base_offset), (45, -1));
+    assert_eq!(high_watermark(&harness, "t"), Offset(5));
+    assert_eq!(client.stored("t", &record(5)).await, 5);
+    assert_eq!(high_watermark(&harness, "t"), Offset(6));
+    harness.stop().await;
+}
+
+/// A batch is there once, whatever happened between its two sendings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pub_21_batch_that_is_sent_again_is_stored_once() {
     let harness = Harness::start().await;
