@@ -143,6 +143,16 @@ fn sequences_go_round() {
     );
 }
 
+#[test]
+fn sequence_behind_the_last_number_is_zero() {
+    let log = open(&SimDisk::new());
+    let partition = partition(&log, TopicDurability::Fsync);
+    let send = |first, count| send(&partition, 0, first, count, Durability::Fsync);
+    assert!(matches!(send((1 << 31) - 2, 2), Ok(Sequenced::New(_))));
+    assert!(matches!(send(0, 1), Ok(Sequenced::New(_))));
+    assert!(matches!(send((1 << 31) - 2, 2), Ok(Sequenced::Stored(_))));
+}
+
 /// Batches are sent, sent again, and the process or the machine stops at any time.
 #[test]
 fn every_batch_is_in_the_log_once_and_found_where_it_is() {
@@ -278,6 +288,31 @@ fn damaged_snapshot_is_none() {
         let sent = send(&again, 0, 5, 1, Durability::Fsync).unwrap();
         assert!(matches!(sent, Sequenced::New(_)));
     }
+}
+
+/// A disk that has lost what it said was durable: what is gone is not taken for stored.
+#[test]
+fn snapshot_of_records_that_are_gone_is_none() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for sequence in 0..4 {
+        send(&first, 0, sequence, 1, Durability::Fsync).unwrap();
+        if sequence % 2 == 1 {
+            first.seal_active().unwrap();
+        }
+    }
+    drop((first, log));
+    for suffix in [".seg", ".idx"] {
+        let gone = files(&disk, suffix);
+        gone.iter().skip(1).for_each(|path| disk.delete(path));
+    }
+    let log = open(&disk.process_loss());
+    let again = partition(&log, TopicDurability::Fsync);
+    assert_eq!(again.bounds().log_end_offset, Offset(2));
+    let send = |sequence| send(&again, 0, sequence, 1, Durability::Fsync).unwrap();
+    assert!(matches!(send(1), Sequenced::Stored(at) if at.base_offset == Offset(1)));
+    assert!(matches!(send(2), Sequenced::New(at) if at.base_offset == Offset(2)));
 }
 
 /// Ids are never given twice.
