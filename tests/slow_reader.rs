@@ -57,6 +57,38 @@ fn read_frame(stream: &mut TcpStream, header: Option<[u8; 29]>, had: &[u8]) -> u
     offset
 }
 
+/// A consumer from an offset on that stops inside its first frame, and what it has of that.
+fn begin(address: &str, from: u64) -> (TcpStream, [u8; 29 + 1000]) {
+    assert!(commit(address, "g", TOPIC, 0, from).expect("commit"));
+    let mut reader = TcpStream::connect(address).expect("connect");
+    reader
+        .set_read_timeout(Some(Duration::from_secs(60)))
+        .expect("timeout");
+    reader
+        .write_all(b"\x02\x01g\x04slow\0\0\0\0")
+        .expect("opening");
+    let mut begun = [0; 29 + 1000];
+    reader.read_exact(&mut begun).expect("begin of a frame");
+    (reader, begun)
+}
+
+/// Cold files that a reader is in the middle of are merged, and every offset is found meanwhile.
+fn read_while_merging(server: &ServerProcess, from: u64, next: &mut u64, cool: impl Fn()) {
+    let (mut reader, begun) = begin(&server.address, from);
+    let merged = server.metric("basalt_merged_files_total");
+    let limit = deadline();
+    while server.metric("basalt_merged_files_total") == merged {
+        assert!(now() < limit, "nothing is merged");
+        produce(&server.address, next);
+        cool();
+    }
+    let header = begun[..29].try_into().expect("29");
+    assert_eq!(read_frame(&mut reader, Some(header), &begun[29..]), from);
+    for expected in from + 1..*next {
+        assert_eq!(read_frame(&mut reader, None, b""), expected);
+    }
+}
+
 fn deleted_files(process: u32) -> usize {
     let links = std::fs::read_dir(format!("/proc/{process}/fd")).expect("descriptors");
     links
@@ -103,16 +135,7 @@ fn pub_19_a_slow_reader_gets_its_frame_and_then_a_correct_next_one() {
     produce(&server.address, &mut next);
     for round in 0..rounds {
         let from = start(&client);
-        assert!(commit(&server.address, "g", TOPIC, 0, from).expect("commit"));
-        let mut reader = TcpStream::connect(&server.address).expect("connect");
-        reader
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .expect("timeout");
-        reader
-            .write_all(b"\x02\x01g\x04slow\0\0\0\0")
-            .expect("opening");
-        let mut begun = [0; 29 + 1000];
-        reader.read_exact(&mut begun).expect("begin of a frame");
+        let (mut reader, begun) = begin(&server.address, from);
 
         if round % 2 == 0 {
             retain("1");
@@ -146,33 +169,13 @@ fn pub_19_a_slow_reader_gets_its_frame_and_then_a_correct_next_one() {
             last = offset;
         }
     }
-    // Cold files that a reader is in the middle of are merged, and every offset is found meanwhile.
-    let from = start(&client);
+    let cool = || {
+        runtime
+            .block_on(client.cool_topic(&topic, true))
+            .expect("cool");
+    };
     for _ in 0..rounds.div_ceil(25) {
-        assert!(commit(&server.address, "g", TOPIC, 0, from).expect("commit"));
-        let mut reader = TcpStream::connect(&server.address).expect("connect");
-        reader
-            .set_read_timeout(Some(Duration::from_secs(60)))
-            .expect("timeout");
-        reader
-            .write_all(b"\x02\x01g\x04slow\0\0\0\0")
-            .expect("opening");
-        let mut begun = [0; 29 + 1000];
-        reader.read_exact(&mut begun).expect("begin of a frame");
-        let merged = server.metric("basalt_merged_files_total");
-        let limit = deadline();
-        while server.metric("basalt_merged_files_total") == merged {
-            assert!(now() < limit, "nothing is merged");
-            produce(&server.address, &mut next);
-            runtime
-                .block_on(client.cool_topic(&topic, true))
-                .expect("cool");
-        }
-        let header = begun[..29].try_into().expect("29");
-        assert_eq!(read_frame(&mut reader, Some(header), &begun[29..]), from);
-        for expected in from + 1..next {
-            assert_eq!(read_frame(&mut reader, None, b""), expected);
-        }
+        read_while_merging(&server, start(&client), &mut next, cool);
     }
     // Nobody reads any more: no removed file stays open, and its space is free.
     let limit = deadline();

@@ -14,7 +14,7 @@ const fn digits() -> [[u8; 4]; SMALL] {
         let mut at = digit_count(number);
         while at > 0 {
             at -= 1;
-            all[number][at] = b'0' + (rest % 10) as u8;
+            all[number][at] = b"0123456789"[rest % 10];
             rest /= 10;
         }
         number += 1;

@@ -54,7 +54,8 @@ const INLINE_BYTES: u32 = 12;
 #[inline]
 pub(super) fn write_inline(view: u128, out: &mut Vec<u8>, ascii: bool) -> bool {
     const QUOTE: u128 = b'"' as u128;
-    let length = view as u32;
+    let [a, b, c, d, ..] = view.to_le_bytes();
+    let length = u32::from_le_bytes([a, b, c, d]);
     if length > INLINE_BYTES {
         return false;
     }

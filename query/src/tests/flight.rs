@@ -236,6 +236,23 @@ fn fields_of(schema: &Schema) -> Vec<String> {
     fields.collect()
 }
 
+/// Of the commands that tell of foreign keys.
+const FOREIGN_KEYS: [&str; 13] = [
+    "pk_catalog_name Utf8",
+    "pk_db_schema_name Utf8",
+    "pk_table_name Utf8 not null",
+    "pk_column_name Utf8 not null",
+    "fk_catalog_name Utf8",
+    "fk_db_schema_name Utf8",
+    "fk_table_name Utf8 not null",
+    "fk_column_name Utf8 not null",
+    "key_sequence Int32 not null",
+    "fk_key_name Utf8",
+    "pk_key_name Utf8",
+    "update_rule UInt8 not null",
+    "delete_rule UInt8 not null",
+];
+
 /// The fields that the specification names, in its order: FlightSql.proto of Arrow, at each command.
 #[tokio::test]
 async fn pub_25_metadata_has_the_fields_of_the_specification() {
@@ -281,32 +298,17 @@ async fn pub_25_metadata_has_the_fields_of_the_specification() {
             "key_sequence Int32 not null",
         ]
     );
-    let foreign = [
-        "pk_catalog_name Utf8",
-        "pk_db_schema_name Utf8",
-        "pk_table_name Utf8 not null",
-        "pk_column_name Utf8 not null",
-        "fk_catalog_name Utf8",
-        "fk_db_schema_name Utf8",
-        "fk_table_name Utf8 not null",
-        "fk_column_name Utf8 not null",
-        "key_sequence Int32 not null",
-        "fk_key_name Utf8",
-        "pk_key_name Utf8",
-        "update_rule UInt8 not null",
-        "delete_rule UInt8 not null",
-    ];
     assert_eq!(
         fields(serving, &CommandGetExportedKeys::default()).await,
-        foreign
+        FOREIGN_KEYS
     );
     assert_eq!(
         fields(serving, &CommandGetImportedKeys::default()).await,
-        foreign
+        FOREIGN_KEYS
     );
     assert_eq!(
         fields(serving, &CommandGetCrossReference::default()).await,
-        foreign
+        FOREIGN_KEYS
     );
     assert_eq!(
         fields(serving, &CommandGetXdbcTypeInfo { data_type: None }).await,
@@ -332,6 +334,11 @@ async fn pub_25_metadata_has_the_fields_of_the_specification() {
             "interval_precision Int32",
         ]
     );
+}
+
+#[tokio::test]
+async fn pub_25_facts_about_sql_are_a_union_as_in_the_specification() {
+    let mut serving = serving().await;
     let info = serving
         .announce(&CommandGetSqlInfo { info: vec![] })
         .await
