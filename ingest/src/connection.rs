@@ -18,7 +18,7 @@ use crate::input::Input;
 use crate::output::Output;
 use crate::read_ahead::Lane;
 use crate::shared::{Shared, SilentPeer};
-use crate::sniff::{Caller, caller};
+use crate::sniff::{Caller, caller, is_large_kafka_request};
 use crate::{Counters, HttpHandler, ShutdownSignal, commit, consume, kafka, produce, session};
 
 /// Time to the first keepalive probe of an idle connection, between probes, and their number: a peer that vanished is
@@ -119,10 +119,10 @@ pub(crate) async fn serve(
             close_gently(&stream, &ended).await;
             ended
         }
-        Ok(Some(Opened::Kafka)) => {
+        Ok(Some(Opened::Kafka { input })) => {
             Counters::increment(&shared.counters.connections_kafka);
             let connection = Connection::new(&stream, peer, shared, &shutdown);
-            let ended = kafka::serve(&connection, Input::new(Vec::new(), 0)).await;
+            let ended = kafka::serve(&connection, input).await;
             close_gently(&stream, &ended).await;
             ended
         }
@@ -145,8 +145,9 @@ enum Opened {
         opening: Opening,
         input: Input,
     },
-    /// Nothing of it has been read.
-    Kafka,
+    Kafka {
+        input: Input,
+    },
     Refused {
         first_byte: u8,
         error: basalt_proto::OpeningError,
@@ -210,7 +211,10 @@ async fn read_opening(
     let [first_byte] = first;
     match caller(first_byte) {
         Caller::Http => return Ok(Some(Opened::Http { first_byte })),
-        Caller::Kafka => return Ok(Some(Opened::Kafka)),
+        Caller::Kafka => {
+            let input = Input::new(Vec::new(), 0);
+            return Ok(Some(Opened::Kafka { input }));
+        }
         Caller::Unknown { hint } => {
             return Err(ConnectionError::UnknownProtocol { first_byte, hint });
         }
@@ -229,6 +233,10 @@ async fn read_opening(
             Ok(Some((opening, used))) => {
                 let input = Input::new(std::mem::take(received), used);
                 return Ok(Some(Opened::Native { opening, input }));
+            }
+            _ if is_large_kafka_request(received) => {
+                let input = Input::new(std::mem::take(received), 0);
+                return Ok(Some(Opened::Kafka { input }));
             }
             Ok(None) => {}
             Err(error) => return Ok(Some(Opened::Refused { first_byte, error })),

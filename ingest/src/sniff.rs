@@ -27,6 +27,12 @@ pub(crate) const fn caller(first_byte: u8) -> Caller {
     }
 }
 
+/// Whether what is no opening yet is a Kafka request of 16 MiB or more, whose length begins like an opening: with that only a client
+/// begins that asks for nothing before it produces. An opening with these zeros in it is short, and whole by then.
+pub(crate) fn is_large_kafka_request(received: &[u8]) -> bool {
+    matches!(received, [1..=3, _, _, _, 0, 0, 0, 3..=11, ..])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,6 +1,6 @@
 //! From the sections to what each crate takes.
 
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -125,15 +125,21 @@ impl Config {
                 .strip_prefix('[')
                 .and_then(|host| host.strip_suffix(']'));
             let is_v6 = bare.is_some_and(|host| host.parse::<Ipv6Addr>().is_ok());
-            let is_name = !host.is_empty() && !host.contains([':', '[', ']', '/', ' ']);
-            let port = port.parse().ok().filter(|port| *port > 0)?;
-            (is_v6 || is_name).then(|| Advertised {
-                host: bare.unwrap_or(host).to_owned(),
-                port,
-            })
+            let is_name = (1..=253).contains(&host.len())
+                && host
+                    .bytes()
+                    .all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte));
+            let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+            let port = port.parse().ok().filter(|port| is_number && *port > 0)?;
+            let host = bare.unwrap_or(host).to_owned();
+            // What stands for every address of this machine leads others to their own.
+            let is_any = host.parse::<IpAddr>().is_ok_and(|ip| ip.is_unspecified());
+            ((is_v6 || is_name) && !is_any).then_some(Advertised { host, port })
         });
         parsed.map(Some).ok_or_else(|| {
-            format!("`server.advertised` is `{text}`: it must be HOST:PORT or [ADDRESS]:PORT")
+            format!(
+                "`server.advertised` is `{text}`: it must be HOST:PORT or [ADDRESS]:PORT, and lead to this server from others"
+            )
         })
     }
 

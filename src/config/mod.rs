@@ -139,7 +139,7 @@ section! {
         /// that retention would free. Safe: 10,000 to 600,000.
         send_timeout_ms: u64 = 120_000, in 1 ..= HOUR_MS;
         /// Connections open at once, lowered at the start to what the limit of file descriptors allows. Beyond it the
-        /// peer that has kept silent longest makes room. Safe: 16 to 100,000.
+        /// peer that has longest not said what it wants makes room; where all have, no further one is taken. Safe: 16 to 100,000.
         max_connections: usize = 10_000, in 1 ..= 10_000_000;
         /// Bytes of memory one connection may hold: what is being read and acknowledgements that wait. Must hold the
         /// largest frame and 1 MiB. Safe: 64 MiB with the default payload limit.

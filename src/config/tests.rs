@@ -61,6 +61,11 @@ fn clients_are_told_a_host_and_a_port_or_where_they_came_in() {
         "fd00::1:9092",
         "[host]:9092",
         "kafka://host:9092",
+        "host:+5",
+        "h\u{f6}st:1",
+        "host:9092 ",
+        "0.0.0.0:9092",
+        "[::]:9092",
     ] {
         let refused = advertised(wrong).unwrap_err();
         assert!(

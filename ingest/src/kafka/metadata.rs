@@ -106,7 +106,10 @@ async fn asked_for(
             .with_topic_authorized_operations(UNKNOWN_OPERATIONS)
             .with_error_code(error_code)
     };
-    let Some(asked_name) = &asked.name else {
+    // With an id some clients send an empty name.
+    let by_name = asked.name.as_ref();
+    let by_name = by_name.filter(|_| asked.topic_id.as_bytes() == &[0; 16]);
+    let Some(asked_name) = by_name else {
         let found = by_id.topic(asked.topic_id.as_bytes());
         return found.ok_or_else(|| missing(code::UNKNOWN_TOPIC_ID));
     };

@@ -298,10 +298,13 @@ fn split(records: &[u8]) -> Result<(&[u8], &[u8]), Failure> {
         .filter(|bytes| *bytes >= BATCH_HEADER_BYTES);
     let split = bytes.and_then(|bytes| records.split_at_checked(bytes));
     split.ok_or_else(|| {
-        let message = format!(
-            "a batch says it has {length:?} bytes behind its length, {} are there in all",
-            records.len()
-        );
+        let message = match length {
+            Some(length) => format!(
+                "a batch says it has {length} bytes behind its length, {} are there in all",
+                records.len()
+            ),
+            None => format!("{} bytes are no batch", records.len()),
+        };
         Failure::new(code::CORRUPT_MESSAGE, message)
     })
 }

@@ -154,7 +154,7 @@ pub enum BatchError {
         available_bytes: usize,
     },
     /// A number inside a record is cut off or too long.
-    #[error("the {part} of record {index} is not a whole number")]
+    #[error("a number of record {index} is cut off or too long: its {part}")]
     RecordNumber {
         /// Which record, from 0.
         index: u32,

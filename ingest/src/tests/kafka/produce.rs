@@ -304,6 +304,22 @@ async fn pub_21_batch_that_is_sent_again_is_stored_once() {
     harness.stop().await;
 }
 
+/// Its length begins as an opening does.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connection_that_begins_with_a_large_request_is_kafkas() {
+    let _alone = MEMORY.lock().await;
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    for (offset, (mebibytes, version)) in (0..).zip([(17, 3), (33, 7), (49, 11)]) {
+        let value = vec![b'v'; mebibytes << 20];
+        let mut client = Client::connect(&harness).await;
+        let answer = client.produce(version, "t", &batch(&[(1, &value)])).await;
+        assert_eq!((answer.error_code, answer.base_offset), (0, offset));
+    }
+    harness.stop().await;
+}
+
 /// Some producers leave it to the broker to say how late the latest record is: Kafka's does.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn batch_whose_records_are_later_than_it_says_is_stored_with_their_latest_stamp() {

@@ -136,6 +136,16 @@ async fn metadata_makes_topics_where_both_sides_allow_it() {
     let request = MetadataRequest::default().with_topics(Some(vec![asked; 1000]));
     let told: MetadataResponse = client.call(ApiKey::Metadata, 12, &request).await;
     assert_eq!(told.topics.len(), 1);
+    // By its id, whatever else stands there.
+    let topic_id = client.metadata(12, "made-0").await.topic_id;
+    for other in [Some(name("")), Some(name("made-4")), None] {
+        let asked = MetadataRequestTopic::default()
+            .with_topic_id(topic_id)
+            .with_name(other);
+        let request = MetadataRequest::default().with_topics(Some(vec![asked]));
+        let told: MetadataResponse = client.call(ApiKey::Metadata, 12, &request).await;
+        assert_eq!(told.topics[0].name, Some(name("made-0")));
+    }
     // An id that nobody has, in versions that have no place for a missing name.
     for version in [10, 11, 12] {
         let asked = MetadataRequestTopic::default()
