@@ -224,9 +224,9 @@ impl Opening<'_> {
             let path = segment_path(dir, *base_offset);
             let is_last = at + 1 == bases.len();
             self.segment(disk, &path, *base_offset, is_last)?;
-            self.fold_newest();
+            self.fold_newest()?;
         }
-        self.fold_without_snapshot();
+        self.fold_without_snapshot()?;
         if is_reserved {
             self.reservation(disk)
         } else {

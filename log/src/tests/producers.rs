@@ -1,15 +1,17 @@
 //! LOG-15: a numbered batch is stored once, whatever stops in between.
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::sync::Arc;
 
 use basalt_proto::batch::{BatchFields, BatchWriter, RecordBatch, RecordToWrite};
 use basalt_proto::{Frame, FrameBatch, FrameLimits, FrameWalk, Offset};
 
 use super::support::*;
-use crate::disk::sim::{SimDisk, SimRng};
+use crate::disk::sim::{Operation, SimDisk, SimRng};
 use crate::{
-    AppendError, Durability, Partition, Sequence, SequenceError, Sequenced, TopicDurability,
+    AppendError, Durability, Log, ManualClock, Partition, Sequence, SequenceError, Sequenced,
+    TopicDurability,
 };
 
 const PRODUCER: i64 = 7 << 32;
@@ -290,6 +292,52 @@ fn damaged_snapshot_is_none() {
     }
 }
 
+/// A start that cannot read what it must know fails: it does not go on without.
+#[test]
+fn start_that_cannot_read_knows_of_all_or_fails() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    for sequence in 0..4 {
+        send(&first, 0, sequence, 1, Durability::Fsync).unwrap();
+        if sequence == 1 {
+            first.seal_active().unwrap();
+        }
+    }
+    drop((first, log));
+    let mut failed = 0;
+    for with_snapshot in [true, false] {
+        for (operation, suffix) in [
+            (Operation::Map, ".seg"),
+            (Operation::Read, ".seg"),
+            (Operation::Read, ".producers"),
+        ] {
+            for skip in 0..8 {
+                let disk = disk.process_loss();
+                if !with_snapshot {
+                    disk.delete(&files(&disk, ".producers")[0]);
+                }
+                disk.fail(operation, suffix, skip, ErrorKind::Other);
+                let clock = Arc::new(ManualClock::new(1_000));
+                let Ok(log) = Log::open(config(), Arc::new(disk.clone()), clock) else {
+                    failed += 1;
+                    continue;
+                };
+                disk.clear_faults();
+                let again = partition(&log, TopicDurability::Fsync);
+                for sequence in 0..4 {
+                    let sent = send(&again, 0, sequence, 1, Durability::Fsync).unwrap();
+                    assert!(
+                        matches!(sent, Sequenced::Stored(_)),
+                        "{operation:?} {suffix} {skip}: {sequence}"
+                    );
+                }
+            }
+        }
+    }
+    assert!(failed > 3, "{failed} starts failed");
+}
+
 /// A disk that has lost what it said was durable: what is gone is not taken for stored.
 #[test]
 fn snapshot_of_records_that_are_gone_is_none() {
@@ -334,5 +382,5 @@ fn ids_are_new_after_every_stop() {
     assert_eq!(span, 20 * 30 - 1, "one after the other");
     let other = open(&SimDisk::new()).reserve_producer_ids(1).unwrap();
     assert!(!given.contains(&other.start), "another folder has others");
-    let _: Arc<crate::Log> = open(&disk);
+    let _: Arc<Log> = open(&disk);
 }

@@ -7,7 +7,7 @@ use basalt_proto::Offset;
 use super::super::due_snapshot;
 use super::super::producers::{Producers, Snapshots, snapshot_name};
 use super::Opening;
-use crate::block::Block;
+use crate::block::{Block, crc32c};
 use crate::disk::Disk;
 use crate::error::DiskError;
 use crate::view::SegmentView;
@@ -40,12 +40,12 @@ impl Opening<'_> {
     }
 
     /// A snapshot that knows of more than there is belongs to frames that the disk had said were durable and has lost.
-    pub(super) fn fold_without_snapshot(&mut self) {
+    pub(super) fn fold_without_snapshot(&mut self) -> Result<(), DiskError> {
         let Some(newest) = self.producer_snapshots.last().copied() else {
-            return;
+            return Ok(());
         };
         if newest <= self.log_end_offset {
-            return;
+            return Ok(());
         }
         let path = self.spec.dir.join(snapshot_name(newest));
         self.find(&path, 0, "the snapshot of producers is of records that are gone; they are known from the segments that are there");
@@ -55,37 +55,40 @@ impl Opening<'_> {
             .as_ref()
             .map(|active| Arc::new(active.view(false)));
         for view in self.sealed.clone().into_iter().chain(active) {
-            self.fold(&view);
+            self.fold(&view)?;
         }
+        Ok(())
     }
 
     /// Folds what the segment that came last has behind the snapshot.
-    pub(super) fn fold_newest(&mut self) {
+    pub(super) fn fold_newest(&mut self) -> Result<(), DiskError> {
         let active = self
             .active
             .as_ref()
             .map(|active| Arc::new(active.view(false)));
-        if let Some(view) = active.or_else(|| self.sealed.last().cloned()) {
-            self.fold(&view);
+        match active.or_else(|| self.sealed.last().cloned()) {
+            Some(view) => self.fold(&view),
+            None => Ok(()),
         }
     }
 
-    fn fold(&mut self, view: &SegmentView) {
+    /// A block that cannot be read fails the start: what is not known of would be stored twice. Of one that is damaged, which is told
+    /// of elsewhere, no number is believed.
+    fn fold(&mut self, view: &SegmentView) -> Result<(), DiskError> {
         let now_ns = self.shared.clock.now_ns();
-        let unfolded =
-            |block: &&Block| block.has_batches && block.base_offset >= self.producers_offset;
-        let mut folded = Vec::new();
+        let folded_offset = self.producers_offset;
+        let unfolded = |block: &&Block| block.has_batches && block.base_offset >= folded_offset;
         for block in view.blocks().iter().filter(unfolded) {
-            // What cannot be read is damage that is told of elsewhere.
-            folded.extend(view.block_bytes(block));
-        }
-        for bytes in folded {
-            self.producers.fold(&bytes, None, now_ns);
+            let bytes = view.file.bytes(block.position, block.end_position())?;
+            if crc32c(&bytes) == block.crc32c {
+                self.producers.fold(&bytes, None, now_ns);
+            }
         }
         self.producers_offset = self.producers_offset.max(view.end_offset);
         let mut unsealed = self.unsealed.iter_mut();
         if let Some(unsealed) = unsealed.find(|segment| segment.end_offset == view.end_offset) {
             unsealed.producers = due_snapshot(view.blocks(), &self.producers);
         }
+        Ok(())
     }
 }
