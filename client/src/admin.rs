@@ -91,6 +91,27 @@ impl Client {
         self.tell(&request).await
     }
 
+    /// As [`Self::commit`], for an operator: members of the group that agree among themselves who reads what, as Kafka's do, have to
+    /// join again, and read from there.
+    ///
+    /// # Errors
+    /// See [`Client`].
+    pub async fn seek(
+        &self,
+        group: &GroupName,
+        topic: &TopicName,
+        partition: PartitionId,
+        offset: Offset,
+    ) -> Result<(), ClientError> {
+        let request = Request::Seek {
+            group: group.clone(),
+            topic: topic.clone(),
+            partition,
+            offset,
+        };
+        self.tell(&request).await
+    }
+
     /// Where `group` will resume; `None` when it never committed.
     ///
     /// # Errors

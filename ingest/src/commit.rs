@@ -2,6 +2,7 @@
 //!
 //! A refused commit is answered by the end of the connection alone: HermitMQ's clients take any byte for a success.
 
+use basalt_log::{Change, Commit};
 use basalt_proto::{COMMIT_ACCEPTED, GroupName, Offset, PartitionId, TopicName};
 
 use crate::Counters;
@@ -40,12 +41,33 @@ pub(crate) async fn store(
     offset: Offset,
 ) -> Result<(), Refusal> {
     shared.partition_or_create(topic, partition).await?;
-    shared
-        .log
-        .log()
-        .groups()
-        .commit(group, topic, partition, offset)
-        .await?;
+    let topic = shared.topic(topic)?;
+    let groups = shared.log.log().groups();
+    groups.commit(group, &topic, partition, offset).await?;
+    Counters::increment(&shared.counters.commits);
+    Ok(())
+}
+
+/// As [`store`], but of a topic that exists; members of the group have to join again, and find the offset.
+///
+/// # Errors
+/// A [`Refusal`]: no such partition, or the disk refused.
+pub(crate) async fn seek(
+    shared: &Shared,
+    group: &GroupName,
+    topic: &TopicName,
+    partition: PartitionId,
+    offset: Offset,
+) -> Result<(), Refusal> {
+    shared.existing_partition(topic, partition)?;
+    let commit = Commit {
+        topic: shared.topic(topic)?,
+        partition,
+        offset,
+        metadata: String::new(),
+    };
+    let change = Change::Commit(vec![commit]);
+    shared.coordinator.seek(group, change).durable().await?;
     Counters::increment(&shared.counters.commits);
     Ok(())
 }

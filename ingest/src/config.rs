@@ -59,6 +59,39 @@ pub struct ServerConfig {
     /// Where Kafka's clients are told to connect. None unless set: then each is told the address its connection came in
     /// at, which is wrong only behind a proxy or a translated address.
     pub advertised: Option<Advertised>,
+    /// What bounds groups of consumers.
+    pub groups: GroupLimits,
+}
+
+/// What bounds groups of consumers and the sessions of their members.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupLimits {
+    /// How long the first members of a group wait for others: longer, and a group that starts as a whole agrees once; shorter, and
+    /// the first record comes sooner. Default 3 s.
+    pub initial_rebalance_delay: Duration,
+    /// The shortest session a member may ask for. Default 6 s.
+    pub min_session: Duration,
+    /// The longest. Default 30 min.
+    pub max_session: Duration,
+    /// Members a group has at most. Default 10,000.
+    pub max_members: usize,
+    /// Bytes of the text that goes with a committed offset, at most. Default 4,096.
+    pub max_metadata_bytes: usize,
+    /// How long a group that nobody uses keeps its offsets; for ever unless set.
+    pub retention: Option<Duration>,
+}
+
+impl Default for GroupLimits {
+    fn default() -> Self {
+        Self {
+            initial_rebalance_delay: Duration::from_secs(3),
+            min_session: Duration::from_secs(6),
+            max_session: Duration::from_secs(1800),
+            max_members: 10_000,
+            max_metadata_bytes: 4096,
+            retention: None,
+        }
+    }
 }
 
 /// An address to be told to clients.
@@ -88,6 +121,7 @@ impl Default for ServerConfig {
             cold_reads: 4,
             shutdown_grace: Duration::from_secs(10),
             advertised: None,
+            groups: GroupLimits::default(),
         }
     }
 }

@@ -85,6 +85,7 @@ impl<'a> Consumer<'a> {
         let shared = connection.shared;
         let (found, deletions) = shared.watched_partition(topic, partition).await?;
         let committed = shared.log.log().groups().committed(group, topic, partition);
+        let committed = committed.map(|committed| committed.offset);
         let bounds = found.offsets();
         let start = start_offset(committed, bounds.log_start_offset, bounds.high_watermark);
         if let Some(committed) = committed.filter(|committed| *committed > bounds.high_watermark) {

@@ -41,7 +41,7 @@ mod sniff;
 mod topics;
 mod verify;
 
-pub use config::{Advertised, ConfigError, ServerConfig};
+pub use config::{Advertised, ConfigError, GroupLimits, ServerConfig};
 pub use counters::{Counters, CountersSnapshot};
 pub use error::Refusal;
 pub use server::{BindError, HttpHandler, Server};

@@ -162,7 +162,10 @@ impl Server {
             };
             acceptor.run()
         });
-        futures::future::join_all(acceptors).await;
+        tokio::join!(
+            futures::future::join_all(acceptors),
+            shared.coordinator.expire(&shutdown),
+        );
         Ok(())
     }
 }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use crate::buffers::Buffers;
 use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
+use crate::kafka::coordinator::Coordinator;
 use crate::kafka::producers::ProducerIds;
 use crate::read_ahead::ReadAhead;
 use crate::topics::Topics;
@@ -41,9 +42,11 @@ pub(crate) struct Shared {
     pub(crate) silent: Arc<SilentPeers>,
     pub(crate) topics: Topics,
     pub(crate) producer_ids: ProducerIds,
+    pub(crate) coordinator: Arc<Coordinator>,
 }
 
 impl Shared {
+    /// To be called within a runtime.
     pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
         let counters = Arc::default();
         Self {
@@ -54,6 +57,7 @@ impl Shared {
             verifier: Verifier::new(),
             commits: Arc::default(),
             read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
+            coordinator: Coordinator::new(Arc::clone(&log), config.groups),
             config,
             topics: Topics::new(Arc::clone(&log)),
             log,

@@ -48,7 +48,7 @@ pub use error::{
     AppendError, CloseError, CommitError, DiskError, OpenError, ReadError, ReleaseError,
     SequenceError, TopicError,
 };
-pub use groups::Groups;
+pub use groups::{Change, Commit, Committed, Groups, Pending};
 pub use log::{Log, MAX_PARTITIONS};
 pub use mmap::{Map, MappedBytes, Memory};
 pub use partition::{Appended, Bounds, HotSnapshot, Partition, Sequence, Sequenced};

@@ -138,6 +138,12 @@ impl Topic {
         used.partitions.insert(partition.id(), partition);
     }
 
+    /// Whether it was deleted, be there another of its name or not.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.used.read().deleted
+    }
+
     /// Stops all partitions, also those that are yet to be used: the topic is deleted.
     pub(crate) fn abandon(&self) {
         self.used.write().deleted = true;

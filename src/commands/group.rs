@@ -179,7 +179,7 @@ async fn seek(args: SeekArgs) -> anyhow::Result<()> {
             );
         }
         client
-            .commit(&args.group, &args.topic, partition, offset)
+            .seek(&args.group, &args.topic, partition, offset)
             .await
             .with_context(what)?;
         say(&format!(

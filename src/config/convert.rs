@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use basalt_columnar::{ColdConfig, StoreConfig};
-use basalt_ingest::{Advertised, ServerConfig};
+use basalt_ingest::{Advertised, GroupLimits, ServerConfig};
 use basalt_log::{LogConfig, TopicConfig, TopicDurability};
 use basalt_proto::FrameLimits;
 use basalt_query::QueryConfig;
@@ -108,6 +108,20 @@ impl Config {
             shutdown_grace: Duration::from_millis(server.shutdown_grace_ms),
             // A wrong one is refused by `validate`.
             advertised: self.advertised().unwrap_or_default(),
+            groups: self.group_limits(),
+        }
+    }
+
+    fn group_limits(&self) -> GroupLimits {
+        let groups = &self.groups;
+        GroupLimits {
+            initial_rebalance_delay: Duration::from_millis(groups.initial_rebalance_delay_ms),
+            min_session: Duration::from_millis(groups.min_session_ms),
+            max_session: Duration::from_millis(groups.max_session_ms),
+            max_members: groups.max_members,
+            max_metadata_bytes: groups.max_metadata_bytes,
+            retention: (groups.retention_ms > 0)
+                .then(|| Duration::from_millis(groups.retention_ms)),
         }
     }
 

@@ -170,6 +170,27 @@ section! {
 }
 
 section! {
+    /// Groups of consumers that agree among themselves who reads what, as Kafka's clients do.
+    GroupsSection {
+        /// Milliseconds that the first members of a group wait for others. Longer: a group that starts as a whole agrees once.
+        /// Shorter: the first record comes sooner. Safe: 0 to 10,000.
+        initial_rebalance_delay_ms: u64 = 3_000, in 0 ..= HOUR_MS;
+        /// Milliseconds of the shortest session a member may ask for: without a heartbeat for so long it is out.
+        /// Safe: 1,000 and more.
+        min_session_ms: u64 = 6_000, in 1 ..= HOUR_MS;
+        /// Milliseconds of the longest session a member may ask for. Safe: 60,000 and more.
+        max_session_ms: u64 = 1_800_000, in 1 ..= YEAR_MS;
+        /// Members a group has at most. Safe: 10 to 10,000.
+        max_members: usize = 10_000, in 1 ..= 1_000_000;
+        /// Bytes of the text that a consumer may store with an offset. Safe: 0 to 32,767.
+        max_metadata_bytes: usize = 4_096, in 0 ..= 32_767;
+        /// Milliseconds after which a group without members that committed nothing meanwhile is forgotten with its offsets; 0
+        /// keeps them for ever. Kafka's default is 604,800,000 (7 days). Safe: more than any consumer may be away.
+        retention_ms: u64 = 0, in 0 ..= 100 * YEAR_MS;
+    }
+}
+
+section! {
     /// SQL: what a query may use.
     QuerySection {
         /// Bytes of memory that all queries together may use for sorting, grouping and joining; beyond it they spill to
@@ -211,6 +232,8 @@ pub struct Config {
     pub cold: ColdSection,
     /// Connections.
     pub server: ServerSection,
+    /// Groups of consumers.
+    pub groups: GroupsSection,
     /// SQL.
     pub query: QuerySection,
 }
@@ -223,6 +246,7 @@ impl Default for Config {
             log: LogSection::default(),
             cold: ColdSection::default(),
             server: ServerSection::default(),
+            groups: GroupsSection::default(),
             query: QuerySection::default(),
         }
     }
@@ -241,7 +265,7 @@ impl Config {
         if self.data_dir.as_os_str().is_empty() {
             problems.push("`data_dir` is empty: name a folder".to_owned());
         }
-        for section in ["log", "cold", "server", "query"] {
+        for section in ["log", "cold", "server", "groups", "query"] {
             let mut report = |name: &str, value: u64, low: u64, high: u64| {
                 problems.push(format!(
                     "`{section}.{name}` is {value}: it must be between {low} and {high}"
@@ -251,6 +275,7 @@ impl Config {
                 "log" => self.log.out_of_range(&mut report),
                 "cold" => self.cold.out_of_range(&mut report),
                 "server" => self.server.out_of_range(&mut report),
+                "groups" => self.groups.out_of_range(&mut report),
                 _ => self.query.out_of_range(&mut report),
             }
         }
@@ -265,6 +290,13 @@ impl Config {
             problems.push(format!(
                 "`cold.hot_limit_bytes` is {hot_limit}: it must hold two segments (`log.segment_bytes` is {}), or be 0",
                 self.log.segment_bytes
+            ));
+        }
+        let groups = &self.groups;
+        if groups.min_session_ms > groups.max_session_ms {
+            problems.push(format!(
+                "`groups.min_session_ms` is {}: it must not exceed `groups.max_session_ms` ({})",
+                groups.min_session_ms, groups.max_session_ms
             ));
         }
         if let Err(problem) = self.advertised() {

@@ -6,7 +6,7 @@ use basalt_query::Setting;
 use toml::{Table, Value};
 
 use super::load::variable;
-use super::{ColdSection, Config, Field, LogSection, QuerySection, ServerSection};
+use super::{ColdSection, Config, Field, GroupsSection, LogSection, QuerySection, ServerSection};
 
 const HEAD: &str = "\
 # The configuration of a Basalt server. Settings come from this file (`basalt serve --config FILE`), are overridden by
@@ -34,10 +34,11 @@ const LISTEN: Field = Field {
 const TOP: [Field; 2] = [DATA_DIR, LISTEN];
 
 /// Name, meaning and settings of each section.
-const SECTIONS: [(&str, &[&str], &[Field]); 4] = [
+const SECTIONS: [(&str, &[&str], &[Field]); 5] = [
     ("log", LogSection::DOC, LogSection::FIELDS),
     ("cold", ColdSection::DOC, ColdSection::FIELDS),
     ("server", ServerSection::DOC, ServerSection::FIELDS),
+    ("groups", GroupsSection::DOC, GroupsSection::FIELDS),
     ("query", QuerySection::DOC, QuerySection::FIELDS),
 ];
 

@@ -154,6 +154,7 @@ const fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::Metadata { .. }
         | Request::Commit { .. }
         | Request::Committed { .. }
+        | Request::Seek { .. }
         | Request::AlterTopic { .. }
         | Request::Groups { .. }
         | Request::Ping

@@ -63,7 +63,10 @@ async fn a_topic_made_anew_has_nothing_of_the_old_one() {
     append_numbered(&fixture.partition(), 20).await;
     let groups = fixture.tiered.log().groups();
     for (name, offset) in [("t", 70), ("other", 5)] {
-        let committed = groups.commit_now(&group, &topic(name), PartitionId(0), Offset(offset));
+        let committed = {
+            let topic = fixture.tiered.log().topic_or_create(&topic(name)).unwrap();
+            groups.commit_now(&group, &topic, PartitionId(0), Offset(offset))
+        };
         committed.unwrap();
     }
     fixture.tiered.delete_topic(&topic("t")).await.unwrap();
@@ -86,7 +89,10 @@ async fn a_topic_made_anew_has_nothing_of_the_old_one() {
         assert_eq!(partition.offset_for_timestamp(0).await.unwrap(), None);
         assert!(replay(&partition, Offset(0)).await.is_empty());
         let groups = fixture.tiered.log().groups();
-        let committed = |name| groups.committed(&group, &topic(name), PartitionId(0));
+        let committed = |name| {
+            let committed = groups.committed(&group, &topic(name), PartitionId(0));
+            committed.map(|committed| committed.offset)
+        };
         assert_eq!(committed("t"), None);
         assert_eq!(committed("other"), Some(Offset(5)), "another topic's stays");
         assert_eq!(groups.list().len(), 1);

@@ -12,6 +12,8 @@ pub(super) enum Field {
     Fixed(usize),
     /// A string, or null.
     Text,
+    /// Bytes, or null.
+    Blob,
     /// An array of elements of so many bytes.
     Each(usize),
     /// An array of strings.
@@ -22,7 +24,7 @@ pub(super) enum Field {
     In(i16, i16, &'static Self),
 }
 
-use Field::{Each, Fixed, In, List, Text, Texts};
+use Field::{Blob, Each, Fixed, In, List, Text, Texts};
 
 /// Any version from the first on.
 const ON: i16 = i16::MAX;
@@ -94,12 +96,20 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::OffsetCommit, (2, 8), 8, OFFSET_COMMIT),
     api(ApiKey::OffsetFetch, (1, 8), 6, OFFSET_FETCH),
     api(ApiKey::FindCoordinator, (0, 4), 3, FIND_COORDINATOR),
+    api(ApiKey::JoinGroup, (0, 9), 6, JOIN_GROUP),
+    api(ApiKey::Heartbeat, (0, 4), 4, HEARTBEAT),
+    api(ApiKey::LeaveGroup, (0, 5), 4, LEAVE_GROUP),
+    api(ApiKey::SyncGroup, (0, 5), 4, SYNC_GROUP),
+    api(ApiKey::DescribeGroups, (0, 5), 5, DESCRIBE_GROUPS),
+    api(ApiKey::ListGroups, (0, 5), 3, LIST_GROUPS),
     api(ApiKey::ApiVersions, (0, 4), 3, API_VERSIONS),
     api(ApiKey::InitProducerId, (0, 4), 2, INIT_PRODUCER_ID),
     api(ApiKey::CreateTopics, (2, 7), 5, CREATE_TOPICS),
     api(ApiKey::DeleteTopics, (1, 6), 4, DELETE_TOPICS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
+    api(ApiKey::DeleteGroups, (0, 2), 2, DELETE_GROUPS),
     api(ApiKey::IncrementalAlterConfigs, (0, 1), 1, ALTER_CONFIGS),
+    api(ApiKey::OffsetDelete, (0, 0), ON, OFFSET_DELETE),
     api(ApiKey::DescribeCluster, (0, 1), 0, DESCRIBE_CLUSTER),
 ];
 
@@ -192,3 +202,40 @@ const OFFSET_FETCH: &[Field] = &[
     In(8, ON, &List(&[Text, List(&[Text, Each(4)])])),
     In(7, ON, &Fixed(1)),
 ];
+
+const JOIN_GROUP: &[Field] = &[
+    Text,
+    Fixed(4),
+    In(1, ON, &Fixed(4)),
+    Text,
+    In(5, ON, &Text),
+    Text,
+    List(&[Text, Blob]),
+    In(8, ON, &Text),
+];
+
+const SYNC_GROUP: &[Field] = &[
+    Text,
+    Fixed(4),
+    Text,
+    In(3, ON, &Text),
+    In(5, ON, &Text),
+    In(5, ON, &Text),
+    List(&[Text, Blob]),
+];
+
+const HEARTBEAT: &[Field] = &[Text, Fixed(4), Text, In(3, ON, &Text)];
+
+const LEAVE_GROUP: &[Field] = &[
+    Text,
+    In(0, 2, &Text),
+    In(3, ON, &List(&[Text, Text, In(5, ON, &Text)])),
+];
+
+const DESCRIBE_GROUPS: &[Field] = &[Texts, In(3, ON, &Fixed(1))];
+
+const LIST_GROUPS: &[Field] = &[In(4, ON, &Texts), In(5, ON, &Texts)];
+
+const DELETE_GROUPS: &[Field] = &[Texts];
+
+const OFFSET_DELETE: &[Field] = &[Text, List(&[Text, Each(4)])];

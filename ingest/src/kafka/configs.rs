@@ -69,10 +69,9 @@ const FIXED: [(&str, &str, i8); 4] = [
 const MAX_MESSAGE_BYTES: &str = "max.message.bytes";
 const NO_LIMIT: &str = "-1";
 /// Of the broker. Tools take the version for what they may ask of it.
-const OF_BROKER: [(&str, &str, i8); 3] = [
+const OF_BROKER: [(&str, &str, i8); 2] = [
     ("default.replication.factor", "1", INT),
     ("inter.broker.protocol.version", "3.0", STRING),
-    ("offset.metadata.max.bytes", "0", INT),
 ];
 
 /// A setting of Kafka's as one of ours: its name and value there, or nothing where it is what it is anyway.
@@ -167,7 +166,7 @@ fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
     settings
 }
 
-fn of_broker(node: &Node) -> Vec<Setting> {
+fn of_broker(shared: &Shared, node: &Node) -> Vec<Setting> {
     let setting = |name: &str, value: String, kind| Setting {
         name: name.to_owned(),
         value: Some(value),
@@ -178,7 +177,25 @@ fn of_broker(node: &Node) -> Vec<Setting> {
     let is_v6 = node.host.contains(':');
     let (before, behind) = if is_v6 { ("[", "]") } else { ("", "") };
     let listener = format!("PLAINTEXT://{before}{}{behind}:{}", node.host, node.port);
+    let groups = &shared.config.groups;
     let mut settings = vec![setting("advertised.listeners", listener, STRING)];
+    // Of the limits of groups, those that clients look at.
+    for (name, value) in [
+        (
+            "group.max.session.timeout.ms",
+            groups.max_session.as_millis(),
+        ),
+        (
+            "group.min.session.timeout.ms",
+            groups.min_session.as_millis(),
+        ),
+        (
+            "offset.metadata.max.bytes",
+            groups.max_metadata_bytes as u128,
+        ),
+    ] {
+        settings.push(setting(name, value.to_string(), INT));
+    }
     settings.extend(OF_BROKER.map(|(name, value, kind)| setting(name, value.to_owned(), kind)));
     settings
 }
@@ -228,7 +245,7 @@ pub(super) fn describe(
             .with_resource_name(name.clone());
         let settings = match kind {
             TOPIC => topic_config(shared, &name).map(|config| of_topic(shared, &config)),
-            BROKER if is_this_broker(&name) => Ok(of_broker(node)),
+            BROKER if is_this_broker(&name) => Ok(of_broker(shared, node)),
             _ => Err(no_such_resource(kind, &name)),
         };
         let keys = resource.configuration_keys;

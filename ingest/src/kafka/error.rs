@@ -18,10 +18,15 @@ pub(super) mod code {
     pub(in crate::kafka) const OFFSET_METADATA_TOO_LARGE: i16 = 12;
     pub(in crate::kafka) const COORDINATOR_LOAD_IN_PROGRESS: i16 = 14;
     pub(in crate::kafka) const COORDINATOR_NOT_AVAILABLE: i16 = 15;
+    pub(in crate::kafka) const NOT_COORDINATOR: i16 = 16;
     pub(in crate::kafka) const INVALID_TOPIC: i16 = 17;
     pub(in crate::kafka) const INVALID_REQUIRED_ACKS: i16 = 21;
     pub(in crate::kafka) const ILLEGAL_GENERATION: i16 = 22;
+    pub(in crate::kafka) const INCONSISTENT_GROUP_PROTOCOL: i16 = 23;
     pub(in crate::kafka) const INVALID_GROUP_ID: i16 = 24;
+    pub(in crate::kafka) const UNKNOWN_MEMBER_ID: i16 = 25;
+    pub(in crate::kafka) const INVALID_SESSION_TIMEOUT: i16 = 26;
+    pub(in crate::kafka) const REBALANCE_IN_PROGRESS: i16 = 27;
     pub(in crate::kafka) const INVALID_TIMESTAMP: i16 = 32;
     pub(in crate::kafka) const UNSUPPORTED_VERSION: i16 = 35;
     pub(in crate::kafka) const TOPIC_ALREADY_EXISTS: i16 = 36;
@@ -35,9 +40,15 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_PRODUCER_EPOCH: i16 = 47;
     pub(in crate::kafka) const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
     pub(in crate::kafka) const STORAGE_ERROR: i16 = 56;
+    pub(in crate::kafka) const NON_EMPTY_GROUP: i16 = 68;
+    pub(in crate::kafka) const GROUP_ID_NOT_FOUND: i16 = 69;
     pub(in crate::kafka) const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
     pub(in crate::kafka) const INVALID_FETCH_SESSION_EPOCH: i16 = 71;
     pub(in crate::kafka) const UNSUPPORTED_COMPRESSION_TYPE: i16 = 76;
+    pub(in crate::kafka) const MEMBER_ID_REQUIRED: i16 = 79;
+    pub(in crate::kafka) const GROUP_MAX_SIZE_REACHED: i16 = 81;
+    pub(in crate::kafka) const FENCED_INSTANCE_ID: i16 = 82;
+    pub(in crate::kafka) const GROUP_SUBSCRIBED_TO_TOPIC: i16 = 86;
     pub(in crate::kafka) const INVALID_RECORD: i16 = 87;
     pub(in crate::kafka) const UNKNOWN_TOPIC_ID: i16 = 100;
 }

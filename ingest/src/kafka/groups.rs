@@ -1,12 +1,10 @@
-//! Committed offsets of consumers that are no members of a group: whoever assigns partitions to itself.
-//!
-//! The store keeps an offset and nothing else, the same for native groups. A commit with a metadata text is refused (12)
-//! rather than stored without it. Membership is not served: a commit with a generation is refused (22).
+//! Committed offsets, of members of groups and of whoever assigns partitions to itself; native groups have the same ones.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
+use basalt_log::{Change, Commit, Committed};
 use basalt_proto::{GroupName, Offset, PartitionId, TopicName};
-use futures::future::join_all;
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
 use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
 use kafka_protocol::messages::offset_commit_response::{
@@ -22,7 +20,10 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::Waiting;
+use super::coordinator::Identity;
 use super::error::{code, of_commit};
+use super::membership::name;
 use super::node::{NO_LEADER_EPOCH, NODE_ID, Node};
 use super::request::Request;
 use super::response::message;
@@ -38,8 +39,6 @@ const KEYS_FROM: i16 = 4;
 const ERROR_FROM: i16 = 2;
 /// From here on several groups are.
 const GROUPS_FROM: i16 = 8;
-/// Of whoever is no member.
-const NO_GENERATION: i32 = -1;
 const NO_OFFSET: i64 = -1;
 
 /// # Errors
@@ -86,67 +85,89 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
     message(&request.head, &body)
 }
 
+/// Has its place in the order when this returns; the answer is waited for.
+///
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) async fn commit(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting, Refusal> {
     let asked: OffsetCommitRequest = request.decode()?;
-    let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
-    // Whoever is no member may call itself whatever it likes.
-    let group = match group {
-        Ok(_) if asked.generation_id_or_member_epoch != NO_GENERATION => {
-            Err(code::ILLEGAL_GENERATION)
-        }
-        group => group,
+    let head = request.head;
+    let mut commits = Vec::new();
+    let checked = asked.topics.iter().map(|topic| {
+        let partitions = topic.partitions.iter().map(|partition| {
+            let checked = check(shared, &topic.name, partition);
+            let code = checked.as_ref().err().copied().unwrap_or(code::NONE);
+            commits.extend(checked);
+            (partition.partition_index, code)
+        });
+        (topic.name.clone(), partitions.collect::<Vec<_>>())
+    });
+    let checked: Vec<_> = checked.collect();
+    let who = Identity {
+        member_id: name(&asked.member_id),
+        instance_id: asked.group_instance_id.as_ref().map(name),
+        generation: asked.generation_id_or_member_epoch,
     };
-    // All at a time: commits that wait together share a sync.
-    let topics = join_all(asked.topics.iter().map(async |topic| {
-        let partitions = join_all(topic.partitions.iter().map(async |partition| {
-            let stored = match &group {
-                Ok(group) => store(shared, group, &topic.name, partition).await,
-                Err(code) => Err(*code),
-            };
-            OffsetCommitResponsePartition::default()
-                .with_partition_index(partition.partition_index)
-                .with_error_code(stored.err().unwrap_or(code::NONE))
-        }));
-        OffsetCommitResponseTopic::default()
-            .with_name(topic.name.clone())
-            .with_partitions(partitions.await)
-    }))
-    .await;
-    let body = OffsetCommitResponse::default().with_topics(topics);
-    message(&request.head, &body)
+    let count = commits.len() as u64;
+    let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
+    let begun = group.and_then(|group| {
+        let change = || Change::Commit(commits);
+        shared.coordinator.commit(&group, &who, change)
+    });
+    let counters = Arc::clone(&shared.counters);
+    let answer = async move {
+        let stored = match begun {
+            Err(code) => Err(code),
+            Ok(pending) => pending.durable().await.map_err(|error| {
+                let kind = Refusal::from(error).kind;
+                counters.refuse(kind, 1);
+                of_commit(kind)
+            }),
+        };
+        if stored.is_ok() {
+            Counters::add(&counters.commits, count);
+        }
+        let topics = checked.into_iter().map(|(name, partitions)| {
+            let partitions = partitions.into_iter().map(|(index, checked)| {
+                OffsetCommitResponsePartition::default()
+                    .with_partition_index(index)
+                    .with_error_code(stored.err().unwrap_or(checked))
+            });
+            OffsetCommitResponseTopic::default()
+                .with_name(name)
+                .with_partitions(partitions.collect())
+        });
+        let body = OffsetCommitResponse::default().with_topics(topics.collect());
+        message(&head, &body)
+    };
+    Ok(Waiting::new(answer, None))
 }
 
-/// Stores one offset; durable on return.
-async fn store(
+/// What is to be stored of a partition, if it may be.
+fn check(
     shared: &Shared,
-    group: &GroupName,
     topic: &str,
     commit: &OffsetCommitRequestPartition,
-) -> Result<(), i16> {
+) -> Result<Commit, i16> {
     let metadata = commit.committed_metadata.as_deref().unwrap_or_default();
-    if !metadata.is_empty() {
+    if metadata.len() > shared.config.groups.max_metadata_bytes {
         return Err(code::OFFSET_METADATA_TOO_LARGE);
     }
     let unknown = code::UNKNOWN_TOPIC_OR_PARTITION;
     let topic = TopicName::new(topic).map_err(|_| unknown)?;
+    let topic = shared.log.log().topic(&topic).ok_or(unknown)?;
     let partition = u32::try_from(commit.partition_index).map_err(|_| unknown)?;
-    let partition = PartitionId(partition);
-    let failed = |refusal: Refusal| {
-        shared.counters.refuse(refusal.kind, 1);
-        of_commit(refusal.kind)
-    };
-    shared
-        .existing_partition(&topic, partition)
-        .map_err(failed)?;
+    if partition >= topic.partition_count() {
+        return Err(unknown);
+    }
     let offset = u64::try_from(commit.committed_offset);
     let offset = offset.map_err(|_| code::OFFSET_OUT_OF_RANGE)?;
-    let groups = shared.log.log().groups();
-    let stored = groups.commit(group, &topic, partition, Offset(offset));
-    stored.await.map_err(|error| failed(error.into()))?;
-    Counters::increment(&shared.counters.commits);
-    Ok(())
+    Ok(Commit {
+        topic,
+        partition: PartitionId(partition),
+        offset: Offset(offset),
+        metadata: metadata.to_owned(),
+    })
 }
 
 /// # Errors
@@ -167,12 +188,12 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
             });
             let (error_code, topics) = committed(shared, &group.group_id, topics);
             let topics = topics.into_iter().map(|(name, offsets)| {
-                let partitions = offsets.into_iter().map(|(index, offset)| {
+                let partitions = offsets.into_iter().map(|(index, found)| {
                     OffsetFetchResponsePartitions::default()
                         .with_partition_index(index)
-                        .with_committed_offset(offset)
+                        .with_committed_offset(offset_of(found.as_ref()))
                         .with_committed_leader_epoch(NO_LEADER_EPOCH)
-                        .with_metadata(Some(StrBytes::new()))
+                        .with_metadata(Some(metadata_of(found.as_ref())))
                 });
                 OffsetFetchResponseTopics::default()
                     .with_name(StrBytes::from_string(name).into())
@@ -194,12 +215,12 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
     });
     let (error_code, topics) = committed(shared, &asked.group_id, topics);
     let topics = topics.into_iter().map(|(name, offsets)| {
-        let partitions = offsets.into_iter().map(|(index, offset)| {
+        let partitions = offsets.into_iter().map(|(index, found)| {
             OffsetFetchResponsePartition::default()
                 .with_partition_index(index)
-                .with_committed_offset(offset)
+                .with_committed_offset(offset_of(found.as_ref()))
                 .with_committed_leader_epoch(NO_LEADER_EPOCH)
-                .with_metadata(Some(StrBytes::new()))
+                .with_metadata(Some(metadata_of(found.as_ref())))
                 // Version 1 has no other place for it.
                 .with_error_code(error_code)
         });
@@ -217,14 +238,23 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
     message(&request.head, &body)
 }
 
-/// Partitions by topic, of those asked for or of all that have an offset, with -1 for none.
-type Committed = Vec<(String, Vec<(i32, i64)>)>;
+fn offset_of(committed: Option<&Committed>) -> i64 {
+    committed.map_or(NO_OFFSET, |committed| committed.offset.0.cast_signed())
+}
+
+fn metadata_of(committed: Option<&Committed>) -> StrBytes {
+    let metadata = committed.map(|committed| committed.metadata.to_string());
+    StrBytes::from_string(metadata.unwrap_or_default())
+}
+
+/// Partitions by topic, of those asked for or of all that have an offset.
+type ByTopic = Vec<(String, Vec<(i32, Option<Committed>)>)>;
 
 fn committed(
     shared: &Shared,
     group: &str,
     asked: Option<Vec<(String, Vec<i32>)>>,
-) -> (i16, Committed) {
+) -> (i16, ByTopic) {
     let groups = shared.log.log().groups();
     let group = GroupName::new(group);
     let error_code = match &group {
@@ -233,9 +263,9 @@ fn committed(
     };
     let Some(asked) = asked else {
         let mut all = BTreeMap::<_, Vec<_>>::new();
-        for (topic, partition, offset) in group.iter().flat_map(|group| groups.of(group)) {
-            let offset = (partition.0.cast_signed(), offset.0.cast_signed());
-            all.entry(topic.to_string()).or_default().push(offset);
+        for (topic, partition, committed) in group.iter().flat_map(|group| groups.of(group)) {
+            let committed = (partition.0.cast_signed(), Some(committed));
+            all.entry(topic.to_string()).or_default().push(committed);
         }
         return (error_code, all.into_iter().collect());
     };
@@ -248,8 +278,7 @@ fn committed(
                 }
                 _ => None,
             };
-            let offset = found.map_or(NO_OFFSET, |offset| offset.0.cast_signed());
-            (index, offset)
+            (index, found)
         };
         let offsets = indexes.into_iter().map(of_partition).collect();
         (topic, offsets)

@@ -27,9 +27,12 @@
 
 mod api;
 mod configs;
+pub(crate) mod coordinator;
 mod error;
 mod fetch;
+mod group_admin;
 mod groups;
+mod membership;
 mod metadata;
 mod node;
 mod offsets;
@@ -45,6 +48,7 @@ mod wire;
 
 use basalt_proto::ErrorKind;
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use kafka_protocol::messages::ApiKey;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
@@ -74,6 +78,29 @@ enum Answer {
     Produced(produce::Produced),
     /// What is read when its turn has come.
     Fetch(Box<fetch::Fetch>),
+    /// What depends on others: members of a group, or the disk.
+    Waiting(Waiting),
+}
+
+/// An answer that is not known yet.
+struct Waiting {
+    answer: BoxFuture<'static, Result<Vec<u8>, Refusal>>,
+    /// What is answered if the server stops, or the peer, before it is known; `None` where that is soon in any case.
+    instead: Option<Vec<u8>>,
+}
+
+impl Waiting {
+    fn new(
+        answer: impl Future<Output = Result<Vec<u8>, Refusal>> + Send + 'static,
+        instead: Option<Vec<u8>>,
+    ) -> Self {
+        let answer = answer.boxed();
+        Self { answer, instead }
+    }
+
+    fn done(answer: Vec<u8>) -> Self {
+        Self::new(std::future::ready(Ok(answer)), None)
+    }
 }
 
 /// An answer and its share of the connection's memory.
@@ -194,6 +221,15 @@ impl Reader<'_> {
                 .await?
                 .map(Answer::Produced)),
             ApiKey::Fetch => Ok(Some(Answer::Fetch(Box::new(fetch::Fetch::of(&request)?)))),
+            ApiKey::JoinGroup => {
+                membership::join(self.connection, &request).map(|w| Some(Answer::Waiting(w)))
+            }
+            ApiKey::SyncGroup => {
+                membership::sync(self.connection.shared, &request).map(|w| Some(Answer::Waiting(w)))
+            }
+            ApiKey::OffsetCommit => {
+                groups::commit(self.connection.shared, &request).map(|w| Some(Answer::Waiting(w)))
+            }
             _ => self
                 .answer(&request)
                 .await
@@ -216,7 +252,12 @@ impl Reader<'_> {
             ApiKey::DescribeConfigs => configs::describe(shared, node, request),
             ApiKey::IncrementalAlterConfigs => configs::alter(shared, request).await,
             ApiKey::FindCoordinator => groups::find_coordinator(node, request),
-            ApiKey::OffsetCommit => groups::commit(shared, request).await,
+            ApiKey::Heartbeat => membership::heartbeat(shared, request),
+            ApiKey::LeaveGroup => membership::leave(shared, request),
+            ApiKey::ListGroups => group_admin::list(shared, request),
+            ApiKey::DescribeGroups => group_admin::describe(shared, request),
+            ApiKey::DeleteGroups => group_admin::delete(shared, request).await,
+            ApiKey::OffsetDelete => group_admin::delete_offsets(shared, request).await,
             ApiKey::OffsetFetch => groups::fetch(shared, request),
             key => Err(Refusal::new(
                 ErrorKind::Internal,
@@ -232,6 +273,7 @@ impl Reader<'_> {
             Answer::Message(message) => message.len(),
             Answer::Produced(produced) => produced.held_bytes(),
             Answer::Fetch(fetch) => fetch.held_bytes(),
+            Answer::Waiting(_) => MIN_SHARE_BYTES,
         };
         let memory = match held_bytes {
             ..MIN_SHARE_BYTES => None,
@@ -274,6 +316,7 @@ impl Answerer<'_> {
             match answer {
                 Answer::Message(message) => self.out.extend_from_slice(&message),
                 Answer::Produced(produced) => self.produced(produced).await?,
+                Answer::Waiting(waiting) => self.waiting(waiting).await?,
                 Answer::Fetch(fetch) => {
                     self.flush().await?;
                     let (memory, ending) = (&mut self.fetches, &self.ending);
@@ -300,6 +343,29 @@ impl Answerer<'_> {
             }
         };
         self.out.extend_from_slice(&message?);
+        Ok(())
+    }
+
+    async fn waiting(&mut self, waiting: Waiting) -> Result<(), ConnectionError> {
+        let Waiting {
+            mut answer,
+            instead,
+        } = waiting;
+        let message = match (&mut answer).now_or_never() {
+            Some(message) => message?,
+            None => {
+                self.flush().await?;
+                match instead {
+                    None => answer.await?,
+                    Some(instead) => tokio::select! {
+                        biased;
+                        message = answer => message?,
+                        () = self.ending.wait() => instead,
+                    },
+                }
+            }
+        };
+        self.out.extend_from_slice(&message);
         Ok(())
     }
 

@@ -55,6 +55,8 @@ pub(super) fn front(input: &Input, max_request_bytes: u32) -> Result<Front, Refu
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) head: Head,
+    /// What the client calls itself.
+    pub(super) client_id: &'a [u8],
     pub(super) body: &'a [u8],
 }
 
@@ -109,7 +111,7 @@ pub(super) fn parse(request: &[u8]) -> Result<Parsed<'_>, Refusal> {
         );
         return Err(Refusal::new(ErrorKind::UnsupportedVersion, message));
     }
-    reader.text().map_err(malformed)?;
+    let client_id = reader.text().map_err(malformed)?.unwrap_or_default();
     reader.set_flexible(api.is_flexible(version));
     reader.tags().map_err(malformed)?;
     Ok(Parsed::Request(Request {
@@ -118,6 +120,7 @@ pub(super) fn parse(request: &[u8]) -> Result<Parsed<'_>, Refusal> {
             version,
             correlation_id,
         },
+        client_id,
         body: reader.rest(),
     }))
 }

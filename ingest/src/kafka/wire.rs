@@ -217,6 +217,7 @@ impl<'a> Reader<'a> {
             Field::In(..) => Ok(()),
             Field::Fixed(bytes) => self.take(*bytes).map(drop),
             Field::Text => self.text().map(drop),
+            Field::Blob => self.blob().map(drop),
             Field::Each(bytes) => {
                 let count = self.count(*bytes)?;
                 self.take(count.saturating_mul(*bytes)).map(drop)

@@ -136,6 +136,16 @@ pub(super) fn answer<'a>(
             respond(shared, id, stored.map(|()| EmptyResponse))
         }
         .boxed(),
+        Request::Seek {
+            group,
+            topic,
+            partition,
+            offset,
+        } => async move {
+            let moved = commit::seek(shared, &group, &topic, partition, offset).await;
+            respond(shared, id, moved.map(|()| EmptyResponse))
+        }
+        .boxed(),
         Request::Committed {
             group,
             topic,
@@ -145,7 +155,8 @@ pub(super) fn answer<'a>(
                 .log
                 .log()
                 .groups()
-                .committed(&group, &topic, partition);
+                .committed(&group, &topic, partition)
+                .map(|committed| committed.offset);
             std::future::ready(Answer::ok(id, &CommittedResponse { offset })).boxed()
         }
         Request::CreateTopic {

@@ -51,7 +51,7 @@ impl Log {
             },
         ) = open_catalogue(disk.as_ref(), &data_dir)?;
         let threads = config.sync_threads;
-        let groups = Groups::open(&disk, &groups_path(&data_dir), threads > 0)?;
+        let groups = Groups::open(&disk, &clock, &groups_path(&data_dir), threads > 0)?;
         // As for a partition's folder: names that an earlier process could not sync are synced before they are relied on.
         disk.sync_dir(&data_dir).on("sync", &data_dir)?;
         let (wal, replay) = Wal::open(&disk, &data_dir, config.wal_bytes)?;

@@ -112,7 +112,7 @@ impl Log {
             // Also where the folder is gone: the sync after its removal may have failed.
             self.sync_topics_dir()?;
         }
-        // Commits that were under way while an earlier topic of the name was deleted.
+        // A deletion may have ended before it came to them.
         self.forget_commits(name)?;
         let id = catalogue.next_id;
         catalogue.append(&Entry::Create {

@@ -158,15 +158,16 @@ fn a_deleted_topic_never_touches_the_files_of_the_next_one() {
     }
     let group = GroupName::new("g").unwrap();
     let old_id = old.topic_id();
+    let old_topic = log.topic(&topic_name()).unwrap();
     log.groups()
-        .commit_now(&group, &topic_name(), PartitionId(0), Offset(30))
+        .commit_now(&group, &old_topic, PartitionId(0), Offset(30))
         .unwrap();
     log.delete_topic(&topic_name(), old_id).unwrap();
+    let new = partition(&log, TopicDurability::Fsync);
     // A commit that was under way.
     log.groups()
-        .commit_now(&group, &topic_name(), PartitionId(0), Offset(30))
+        .commit_now(&group, &old_topic, PartitionId(0), Offset(30))
         .unwrap();
-    let new = partition(&log, TopicDurability::Fsync);
     assert_eq!(
         log.groups()
             .committed(&group, &topic_name(), PartitionId(0)),

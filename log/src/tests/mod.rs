@@ -10,6 +10,8 @@ mod descriptors;
 #[cfg(test)]
 mod faults;
 #[cfg(test)]
+mod groups;
+#[cfg(test)]
 mod lifecycle;
 #[cfg(test)]
 mod maps;

@@ -22,6 +22,7 @@ const COOL_TOPIC: u8 = 10;
 const GROUPS: u8 = 11;
 const PING: u8 = 12;
 const OPTIONS: u8 = 13;
+const SEEK: u8 = 14;
 
 /// Configuration as keys and values, in the sender's order. Keys are at most 255 bytes, values 65,535.
 pub type ConfigPairs = Vec<(String, String)>;
@@ -136,6 +137,18 @@ pub enum Request<'a> {
         /// The next offset to read.
         offset: Offset,
     },
+    /// 14 -> [`super::EmptyResponse`], once durable: as [`Self::Commit`], and members of the group that agree among themselves
+    /// who reads what have to join again, so that they read from there.
+    Seek {
+        /// Whose.
+        group: GroupName,
+        /// Of which topic.
+        topic: TopicName,
+        /// Which partition.
+        partition: PartitionId,
+        /// The next offset to read.
+        offset: Offset,
+    },
     /// 6 -> [`super::CommittedResponse`].
     Committed {
         /// Whose.
@@ -206,6 +219,7 @@ impl<'a> Request<'a> {
             Self::Groups { .. } => GROUPS,
             Self::Ping => PING,
             Self::Options { .. } => OPTIONS,
+            Self::Seek { .. } => SEEK,
         }
     }
 
@@ -240,6 +254,12 @@ impl<'a> Request<'a> {
                 topics: topics(&mut fields)?,
             },
             COMMIT => Self::Commit {
+                group: fields.group()?,
+                topic: fields.topic()?,
+                partition: partition(&mut fields)?,
+                offset: Offset(fields.u64("offset")?),
+            },
+            SEEK => Self::Seek {
                 group: fields.group()?,
                 topic: fields.topic()?,
                 partition: partition(&mut fields)?,
@@ -320,6 +340,12 @@ impl<'a> Request<'a> {
                     .for_each(|topic| put_name(out, topic.as_str()));
             }
             Self::Commit {
+                group,
+                topic,
+                partition,
+                offset,
+            }
+            | Self::Seek {
                 group,
                 topic,
                 partition,

@@ -315,6 +315,13 @@ fn requests_that_move_records() {
         offset: Offset(300),
     };
     request_case("request-v1-commit", &commit);
+    let seek = Request::Seek {
+        group: g1.clone(),
+        topic: t.clone(),
+        partition,
+        offset: Offset(300),
+    };
+    request_case("request-v1-seek", &seek);
     request_case(
         "request-v1-committed",
         &Request::Committed {

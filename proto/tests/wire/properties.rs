@@ -301,6 +301,14 @@ fn requests() -> impl Strategy<Value = Request<'static>> {
                 offset
             }
         ),
+        (groups(), topics(), partitions(), offsets()).prop_map(
+            |(group, topic, partition, offset)| Request::Seek {
+                group,
+                topic,
+                partition,
+                offset
+            }
+        ),
         (groups(), topics(), partitions()).prop_map(|(group, topic, partition)| {
             Request::Committed {
                 group,

@@ -65,7 +65,12 @@ async fn groups_show_where_they_stand_and_how_far_they_are_behind() {
     let commit = |group: GroupName, topic: &str, partition, offset| {
         let partition = PartitionId(partition);
         groups
-            .commit_now(&group, &name(topic), partition, Offset(offset))
+            .commit_now(
+                &group,
+                &fixture.tiered.log().topic(&name(topic)).unwrap(),
+                partition,
+                Offset(offset),
+            )
             .unwrap();
     };
     commit(group("b"), "t", 0, 1);

@@ -1,42 +1,237 @@
 //! PUB-15: lengths and counts that are promises.
 
-use kafka_protocol::messages::{CreateTopicsRequest, ListOffsetsRequest, OffsetFetchRequest};
+use kafka_protocol::messages::create_topics_request::{
+    CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
+};
+use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
+use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
+use kafka_protocol::messages::leave_group_request::MemberIdentity;
+use kafka_protocol::messages::list_offsets_request::{ListOffsetsPartition, ListOffsetsTopic};
+use kafka_protocol::messages::offset_delete_request::{
+    OffsetDeleteRequestPartition, OffsetDeleteRequestTopic,
+};
+use kafka_protocol::messages::offset_fetch_request::{
+    OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
+};
+use kafka_protocol::messages::{
+    ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest, DeleteGroupsRequest,
+    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest,
+    OffsetDeleteRequest, OffsetFetchRequest,
+};
 
 use super::*;
 use crate::tests::hostile::resident_bytes;
 
-/// One request of each sort that has something to count.
+/// A request of each API that is served, in its first and last version and where its layout changes, with something in each list.
 fn requests() -> Vec<Vec<u8>> {
     let one = batch(&[(1, b"x"), (2, b"y")]);
-    let topic = MetadataRequestTopic::default().with_name(Some(name("t")));
     let mut requests = Vec::new();
-    for version in [0, 1, 4, 9, 12] {
-        let request = MetadataRequest::default().with_topics(Some(vec![topic.clone()]));
-        requests.push(encoded(ApiKey::Metadata, version, 1, &request));
-    }
-    for version in [3, 9] {
-        let request = produce_request("t", 1, &[(0, &one), (1, &one)]);
-        requests.push(encoded(ApiKey::Produce, version, 1, &request));
-    }
-    for version in [4, 7, 11, 12] {
-        let request = fetch_request(&[("t", &[(0, 0), (1, 0)]), ("u", &[(0, 0)])]);
-        requests.push(encoded(ApiKey::Fetch, version, 1, &request));
-    }
-    for version in [1, 6] {
-        let request = ListOffsetsRequest::default().with_topics(vec![Default::default()]);
-        requests.push(encoded(ApiKey::ListOffsets, version, 1, &request));
-    }
-    for version in [2, 7] {
-        let request = CreateTopicsRequest::default()
-            .with_topics(vec![Default::default()])
-            .with_validate_only(true);
-        requests.push(encoded(ApiKey::CreateTopics, version, 1, &request));
-    }
-    for version in [1, 6] {
-        let request = OffsetFetchRequest::default().with_topics(Some(Vec::new()));
-        requests.push(encoded(ApiKey::OffsetFetch, version, 1, &request));
-    }
+    let mut put = |key, versions: &[i16], request: &dyn Fn(i16) -> Box<dyn Body>| {
+        for version in versions {
+            requests.push(request(*version).whole(key, *version));
+        }
+    };
+    put(ApiKey::Metadata, &[0, 1, 4, 9, 12], &|_| {
+        let topic = MetadataRequestTopic::default().with_name(Some(name("t")));
+        Box::new(MetadataRequest::default().with_topics(Some(vec![topic])))
+    });
+    put(ApiKey::Produce, &[3, 9], &|_| {
+        Box::new(produce_request("t", 1, &[(0, &one), (1, &one)]))
+    });
+    put(ApiKey::Fetch, &[4, 7, 11, 12], &|_| {
+        Box::new(fetch_request(&[("t", &[(0, 0), (1, 0)]), ("u", &[(0, 0)])]))
+    });
+    put(ApiKey::Fetch, &[16], &|_| Box::new(fetch_request(&[])));
+    put(ApiKey::ListOffsets, &[1, 6, 8], &|_| {
+        let partition = ListOffsetsPartition::default().with_timestamp(-1);
+        let topic = ListOffsetsTopic::default()
+            .with_name(name("t"))
+            .with_partitions(vec![partition; 2]);
+        Box::new(ListOffsetsRequest::default().with_topics(vec![topic]))
+    });
+    put(ApiKey::CreateTopics, &[2, 5, 7], &|_| {
+        let config = CreatableTopicConfig::default()
+            .with_name(text("retention.ms"))
+            .with_value(Some(text("1")));
+        let assignment = CreatableReplicaAssignment::default().with_broker_ids(vec![0.into()]);
+        let topic = CreatableTopic::default()
+            .with_name(name("new"))
+            .with_assignments(vec![assignment])
+            .with_configs(vec![config]);
+        let request = CreateTopicsRequest::default().with_topics(vec![topic]);
+        Box::new(request.with_validate_only(true))
+    });
+    put(ApiKey::DeleteTopics, &[1, 4, 6], &|version| {
+        let request = DeleteTopicsRequest::default();
+        Box::new(match version {
+            6 => request.with_topics(vec![
+                DeleteTopicState::default().with_name(Some(name("no"))),
+            ]),
+            _ => request.with_topic_names(vec![name("no"); 2]),
+        })
+    });
+    put(ApiKey::DescribeConfigs, &[1, 4], &|_| {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configuration_keys(Some(vec![text("retention.ms"); 2]));
+        Box::new(DescribeConfigsRequest::default().with_resources(vec![resource]))
+    });
+    put(ApiKey::IncrementalAlterConfigs, &[0, 1], &|_| {
+        let config = AlterableConfig::default()
+            .with_name(text("retention.ms"))
+            .with_value(Some(text("1")));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        Box::new(request.with_validate_only(true))
+    });
+    put(ApiKey::DescribeCluster, &[0, 1], &|_| {
+        Box::new(DescribeClusterRequest::default())
+    });
+    put(ApiKey::ApiVersions, &[0, 3, 4], &|_| {
+        Box::new(ApiVersionsRequest::default().with_client_software_name(text("x")))
+    });
+    put(ApiKey::InitProducerId, &[0, 2, 4], &|_| {
+        Box::new(InitProducerIdRequest::default())
+    });
+    put(ApiKey::FindCoordinator, &[0, 3, 4], &|version| {
+        let request = FindCoordinatorRequest::default();
+        Box::new(match version {
+            4 => request.with_coordinator_keys(vec![text("g"); 2]),
+            _ => request.with_key(text("g")),
+        })
+    });
+    put_group_requests(&mut put);
     requests
+}
+
+type Put<'a> = &'a mut dyn FnMut(ApiKey, &[i16], &dyn Fn(i16) -> Box<dyn Body>);
+
+/// Those about groups.
+fn put_group_requests(put: Put<'_>) {
+    let id = || kafka_protocol::messages::GroupId::from(text("g"));
+    put(ApiKey::OffsetCommit, &[2, 5, 7, 8], &|_| {
+        Box::new(groups::commit_request("g", "", -1, 1, "text"))
+    });
+    put(ApiKey::OffsetFetch, &[1, 6, 8], &|version| {
+        let request = OffsetFetchRequest::default();
+        Box::new(match version {
+            8 => {
+                let topic = OffsetFetchRequestTopics::default()
+                    .with_name(name("t"))
+                    .with_partition_indexes(vec![0, 1]);
+                let group = OffsetFetchRequestGroup::default()
+                    .with_group_id(id())
+                    .with_topics(Some(vec![topic]));
+                request.with_groups(vec![group])
+            }
+            _ => {
+                let topic = OffsetFetchRequestTopic::default()
+                    .with_name(name("t"))
+                    .with_partition_indexes(vec![0, 1]);
+                request.with_group_id(id()).with_topics(Some(vec![topic]))
+            }
+        })
+    });
+    put(ApiKey::JoinGroup, &[0, 1, 5, 6, 9], &|version| {
+        Box::new(groups::join_request("g", "", version))
+    });
+    put(ApiKey::SyncGroup, &[0, 3, 4, 5], &|_| {
+        Box::new(groups::sync_request(
+            "g",
+            "m",
+            1,
+            &[("m", "part"), ("n", "part")],
+        ))
+    });
+    put(ApiKey::Heartbeat, &[0, 3, 4], &|_| {
+        Box::new(
+            HeartbeatRequest::default()
+                .with_group_id(id())
+                .with_member_id(text("m")),
+        )
+    });
+    put(ApiKey::LeaveGroup, &[0, 3, 4, 5], &|version| {
+        let request = LeaveGroupRequest::default().with_group_id(id());
+        Box::new(match version {
+            0 => request.with_member_id(text("m")),
+            _ => {
+                let member = MemberIdentity::default().with_member_id(text("m"));
+                request.with_members(vec![member; 2])
+            }
+        })
+    });
+    put(ApiKey::DescribeGroups, &[0, 3, 5], &|_| {
+        Box::new(DescribeGroupsRequest::default().with_groups(vec![id(); 2]))
+    });
+    put(ApiKey::ListGroups, &[0, 3, 4, 5], &|version| {
+        let request = ListGroupsRequest::default();
+        Box::new(match version {
+            ..4 => request,
+            4 => request.with_states_filter(vec![text("Stable"); 2]),
+            _ => request.with_types_filter(vec![text("classic"); 2]),
+        })
+    });
+    put(ApiKey::DeleteGroups, &[0, 2], &|_| {
+        Box::new(DeleteGroupsRequest::default().with_groups_names(vec![id(); 2]))
+    });
+    put(ApiKey::OffsetDelete, &[0], &|_| {
+        let partition = OffsetDeleteRequestPartition::default();
+        let topic = OffsetDeleteRequestTopic::default()
+            .with_name(name("t"))
+            .with_partitions(vec![partition; 2]);
+        Box::new(
+            OffsetDeleteRequest::default()
+                .with_group_id(id())
+                .with_topics(vec![topic]),
+        )
+    });
+}
+
+/// A request's body, of whatever API.
+trait Body {
+    fn whole(&self, key: ApiKey, version: i16) -> Vec<u8>;
+}
+
+impl<T: Encodable> Body for T {
+    fn whole(&self, key: ApiKey, version: i16) -> Vec<u8> {
+        encoded(key, version, 1, self)
+    }
+}
+
+fn text(text: &str) -> StrBytes {
+    StrBytes::from_string(text.to_owned())
+}
+
+/// What is cut and changed below is understood as it is, and nothing that is served is missing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_request_is_understood_before_it_is_changed() {
+    let harness = Harness::start().await;
+    harness.assert_serves("t").await;
+    let mut seen = std::collections::BTreeSet::new();
+    for request in requests() {
+        let key = i16::from_be_bytes([request[4], request[5]]);
+        seen.insert(key);
+        let mut client = Client::connect(&harness).await;
+        client.peer.send(&request).await;
+        let answer = client.answer().await;
+        assert_eq!(answer[..4], 1_i32.to_be_bytes(), "API {key}");
+    }
+    let mut client = Client::connect(&harness).await;
+    let told: ApiVersionsResponse = client
+        .call(ApiKey::ApiVersions, 0, &ApiVersionsRequest::default())
+        .await;
+    let served = told.api_keys.iter().map(|api| api.api_key);
+    assert_eq!(seen, served.collect());
+    harness.stop().await;
 }
 
 /// Each on a connection of its own, which the peer then closes: whatever comes back, the server lives.
@@ -100,7 +295,9 @@ async fn what_is_no_request_ends_the_connection_at_once() {
     let mut follower = encoded(ApiKey::Fetch, 16, 1, &fetch_request(&[]));
     // The last byte says that there are no tagged fields.
     follower.pop();
-    follower.extend_from_slice(&[1, 1, 3, 0, 0, 0]);
+    // The state of a replica: id, epoch, no fields of its own. A sound one, so that nothing else is wrong with it.
+    follower.extend_from_slice(&[1, 1, 13]);
+    follower.extend_from_slice(&[0; 13]);
     let length = u32::try_from(follower.len() - 4).unwrap();
     follower[..4].copy_from_slice(&length.to_be_bytes());
     let long_name = [

@@ -3,6 +3,7 @@
 
 mod admin;
 mod fetch;
+mod groups;
 mod hostile;
 mod offsets;
 mod produce;

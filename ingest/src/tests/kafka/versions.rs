@@ -27,7 +27,11 @@ async fn versions_are_told_in_every_version_there_is() {
         assert_eq!(range(ApiKey::Produce), Some((0, 11)));
         assert_eq!(range(ApiKey::Metadata), Some((0, 12)));
         assert_eq!(range(ApiKey::InitProducerId), Some((0, 4)));
-        assert_eq!(range(ApiKey::JoinGroup), None);
+        // Older librdkafka joins no group unless 0 is there.
+        for key in [ApiKey::JoinGroup, ApiKey::SyncGroup, ApiKey::Heartbeat] {
+            assert_eq!(range(key).map(|(first, _)| first), Some(0));
+        }
+        assert_eq!(range(ApiKey::ConsumerGroupHeartbeat), None);
         assert!(told.finalized_features.is_empty());
     }
     let bad = ApiVersionsRequest::default()

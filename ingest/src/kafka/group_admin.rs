@@ -1,0 +1,176 @@
+//! What operators ask of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+
+use basalt_log::Change;
+use basalt_proto::{GroupName, PartitionId, TopicName};
+use futures::future::join_all;
+use kafka_protocol::messages::delete_groups_response::DeletableGroupResult;
+use kafka_protocol::messages::describe_groups_response::{DescribedGroup, DescribedGroupMember};
+use kafka_protocol::messages::list_groups_response::ListedGroup;
+use kafka_protocol::messages::offset_delete_response::{
+    OffsetDeleteResponsePartition, OffsetDeleteResponseTopic,
+};
+use kafka_protocol::messages::{
+    DeleteGroupsRequest, DeleteGroupsResponse, DescribeGroupsRequest, DescribeGroupsResponse,
+    ListGroupsRequest, ListGroupsResponse, OffsetDeleteRequest, OffsetDeleteResponse,
+};
+use kafka_protocol::protocol::StrBytes;
+
+use super::coordinator::Described;
+use super::error::{code, of_commit};
+use super::membership::text;
+use super::request::Request;
+use super::response::message;
+use crate::error::Refusal;
+use crate::shared::Shared;
+
+/// The one kind of group there is: members agree among themselves.
+const CLASSIC: &str = "classic";
+/// The type of groups whose members consume topics.
+const CONSUMER: &str = "consumer";
+
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) fn list(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+    let asked: ListGroupsRequest = request.decode()?;
+    let wanted = |filter: &[StrBytes], is: &str| {
+        filter.is_empty() || filter.iter().any(|one| one.eq_ignore_ascii_case(is))
+    };
+    let groups = shared.coordinator.list().into_iter();
+    let groups = groups.filter(|(_, _, state)| {
+        wanted(&asked.states_filter, state) && wanted(&asked.types_filter, CLASSIC)
+    });
+    let groups = groups.map(|(name, protocol_type, state)| {
+        ListedGroup::default()
+            .with_group_id(StrBytes::from_string(name.to_string()).into())
+            .with_protocol_type(text(&protocol_type))
+            .with_group_state(StrBytes::from_static_str(state))
+            .with_group_type(StrBytes::from_static_str(CLASSIC))
+    });
+    let body = ListGroupsResponse::default().with_groups(groups.collect());
+    message(&request.head, &body)
+}
+
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) fn describe(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+    let asked: DescribeGroupsRequest = request.decode()?;
+    let mut named = std::collections::BTreeSet::new();
+    // Each once: what a group has is told in full for each time that it is named.
+    let groups = asked
+        .groups
+        .into_iter()
+        .filter(|id| named.insert(id.clone()));
+    let groups = groups.map(|id| {
+        let (error, described) = match GroupName::new(&id) {
+            Ok(name) => (code::NONE, shared.coordinator.describe(&name)),
+            Err(_) => (code::INVALID_GROUP_ID, Described::dead()),
+        };
+        let members = described.members.into_iter().map(|member| {
+            DescribedGroupMember::default()
+                .with_member_id(text(&member.member_id))
+                .with_group_instance_id(member.instance_id.as_ref().map(text))
+                .with_client_id(text(&member.client_id))
+                .with_client_host(text(&member.client_host))
+                .with_member_metadata(member.metadata)
+                .with_member_assignment(member.assignment)
+        });
+        DescribedGroup::default()
+            .with_error_code(error)
+            .with_group_id(id)
+            .with_group_state(StrBytes::from_static_str(described.state))
+            .with_protocol_type(text(&described.protocol_type))
+            .with_protocol_data(text(&described.protocol))
+            .with_members(members.collect())
+    });
+    let body = DescribeGroupsResponse::default().with_groups(groups.collect());
+    message(&request.head, &body)
+}
+
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) async fn delete(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+    let asked: DeleteGroupsRequest = request.decode()?;
+    // All at a time: they share a sync.
+    let results = join_all(asked.groups_names.into_iter().map(async |id| {
+        let deleted = async {
+            let name = GroupName::new(&id).map_err(|_| code::INVALID_GROUP_ID)?;
+            let pending = shared.coordinator.delete(&name)?;
+            durable(shared, pending).await
+        };
+        let error = deleted.await.err().unwrap_or(code::NONE);
+        DeletableGroupResult::default()
+            .with_group_id(id)
+            .with_error_code(error)
+    }));
+    let body = DeleteGroupsResponse::default().with_results(results.await);
+    message(&request.head, &body)
+}
+
+async fn durable(shared: &Shared, pending: basalt_log::Pending) -> Result<(), i16> {
+    pending.durable().await.map_err(|error| {
+        let refusal = Refusal::from(error);
+        shared.counters.refuse(refusal.kind, 1);
+        of_commit(refusal.kind)
+    })
+}
+
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) async fn delete_offsets(
+    shared: &Shared,
+    request: &Request<'_>,
+) -> Result<Vec<u8>, Refusal> {
+    let asked: OffsetDeleteRequest = request.decode()?;
+    let whole = |error| OffsetDeleteResponse::default().with_error_code(error);
+    let Ok(name) = GroupName::new(&asked.group_id) else {
+        return message(&request.head, &whole(code::INVALID_GROUP_ID));
+    };
+    let described = shared.coordinator.describe(&name);
+    // What its members are subscribed to is theirs to say, and not looked into: a group that consumes keeps all it has.
+    let is_used = !described.members.is_empty();
+    let refused = match &*described.protocol_type {
+        _ if described == Described::dead() => {
+            return message(&request.head, &whole(code::GROUP_ID_NOT_FOUND));
+        }
+        CONSUMER if is_used => Some(code::GROUP_SUBSCRIBED_TO_TOPIC),
+        _ if is_used => return message(&request.head, &whole(code::NON_EMPTY_GROUP)),
+        _ => None,
+    };
+    let mut forgotten = Vec::new();
+    let mut topics = Vec::new();
+    for topic in asked.topics {
+        let known = TopicName::new(&topic.name).ok();
+        let partitions = topic.partitions.iter().map(|partition| {
+            let index = partition.partition_index;
+            let key = known.clone().zip(u32::try_from(index).ok());
+            let error = match (refused, key) {
+                (Some(refused), _) => refused,
+                (None, None) => code::UNKNOWN_TOPIC_OR_PARTITION,
+                (None, Some((name, id))) => {
+                    forgotten.push((name, PartitionId(id)));
+                    code::NONE
+                }
+            };
+            OffsetDeleteResponsePartition::default()
+                .with_partition_index(index)
+                .with_error_code(error)
+        });
+        let partitions = partitions.collect();
+        topics.push(
+            OffsetDeleteResponseTopic::default()
+                .with_name(topic.name)
+                .with_partitions(partitions),
+        );
+    }
+    if !forgotten.is_empty() {
+        let change = Change::Forget(forgotten);
+        let pending = shared.log.log().groups().begin(&name, change);
+        if let Err(error) = durable(shared, pending).await {
+            return message(&request.head, &whole(error));
+        }
+    }
+    message(
+        &request.head,
+        &OffsetDeleteResponse::default().with_topics(topics),
+    )
+}
