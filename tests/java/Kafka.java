@@ -1,0 +1,226 @@
+import java.time.Duration;
+import java.util.*;
+import java.util.concurrent.TimeUnit;
+import java.util.stream.*;
+import org.apache.kafka.clients.admin.*;
+import org.apache.kafka.clients.consumer.*;
+import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.*;
+import org.apache.kafka.common.config.ConfigResource;
+import org.apache.kafka.common.header.Header;
+import org.apache.kafka.common.header.internals.RecordHeader;
+import org.apache.kafka.common.serialization.*;
+
+/**
+ * Apache Kafka's own client against a server: `write`, `read` what was written (hot, cold), `groups`, `admin`. Its settings are
+ * its defaults, but for sizes.
+ */
+public class Kafka {
+    static final List<String> CODECS = List.of("none", "gzip", "snappy", "lz4", "zstd");
+    static final long START_MS = 1_700_000_000_000L;
+    static final int MAX_BYTES = 16 << 20;
+    static final Duration PATIENCE = Duration.ofSeconds(60);
+    static String address;
+
+    public static void main(String[] arguments) throws Exception {
+        address = arguments[0];
+        switch (arguments[1]) {
+            case "write" -> write();
+            case "read" -> read(arguments[2]);
+            case "groups" -> groups();
+            case "admin" -> admin();
+            default -> throw new IllegalArgumentException(arguments[1]);
+        }
+    }
+
+    static void expect(Object found, Object expected, String what) {
+        if (!Objects.equals(found, expected)) {
+            throw new AssertionError(what + ": found " + found + ", expected " + expected);
+        }
+        System.out.println("ok: " + what);
+    }
+
+    static Map<String, Object> with(Object... pairs) {
+        Map<String, Object> settings = new HashMap<>();
+        settings.put("bootstrap.servers", address);
+        for (int i = 0; i < pairs.length; i += 2) {
+            settings.put((String) pairs[i], pairs[i + 1]);
+        }
+        return settings;
+    }
+
+    static byte[] bytes(String text) {
+        return text.getBytes();
+    }
+
+    record Sent(byte[] key, byte[] value, List<Header> headers) {}
+
+    /** The special cases first, then plain ones. */
+    static List<Sent> records() {
+        byte[] large = new byte[8 << 20];
+        Arrays.fill(large, (byte) 'x');
+        List<Header> headers = List.of(
+            new RecordHeader("h", bytes("1")), new RecordHeader("h", bytes("2")), new RecordHeader("n", null));
+        List<Sent> records = new ArrayList<>(List.of(
+            new Sent(bytes("k"), bytes("v"), List.of()),
+            new Sent(null, bytes("v"), List.of()),
+            new Sent(bytes("k"), null, List.of()),
+            new Sent(new byte[0], new byte[0], List.of()),
+            new Sent(null, new byte[1], headers),
+            new Sent(bytes("k"), large, List.of())));
+        for (int n = 0; n < 500; n++) {
+            records.add(new Sent(bytes("" + n), bytes("value " + n), List.of()));
+        }
+        return records;
+    }
+
+    static void write() throws Exception {
+        List<Sent> records = records();
+        for (String codec : CODECS) {
+            var settings = with("compression.type", codec, "max.request.size", MAX_BYTES, "buffer.memory", 4L * MAX_BYTES);
+            try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
+                List<java.util.concurrent.Future<RecordMetadata>> sent = new ArrayList<>();
+                for (int n = 0; n < records.size(); n++) {
+                    Sent record = records.get(n);
+                    sent.add(producer.send(new ProducerRecord<>(
+                        "java-" + codec, 0, START_MS + 10L * n, record.key(), record.value(), record.headers())));
+                }
+                for (int n = 0; n < sent.size(); n++) {
+                    RecordMetadata stored = sent.get(n).get(60, TimeUnit.SECONDS);
+                    if (stored.offset() != n) {
+                        throw new AssertionError(codec + ": record " + n + " is at " + stored.offset());
+                    }
+                }
+            }
+            System.out.println("ok: written with " + codec);
+        }
+    }
+
+    static KafkaConsumer<byte[], byte[]> consumer(Object... pairs) {
+        var settings = with("max.partition.fetch.bytes", MAX_BYTES, "fetch.max.bytes", 4 * MAX_BYTES);
+        settings.putAll(with(pairs));
+        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    static void read(String temperature) {
+        List<Sent> records = records();
+        try (var consumer = consumer()) {
+            for (String codec : CODECS) {
+                var place = new TopicPartition("java-" + codec, 0);
+                consumer.assign(List.of(place));
+                for (int from : new int[] {0, 5, 300}) {
+                    consumer.seek(place, from);
+                    int next = from;
+                    long deadline = System.nanoTime() + PATIENCE.toNanos();
+                    while (next < records.size() && System.nanoTime() < deadline) {
+                        for (var record : consumer.poll(Duration.ofMillis(500))) {
+                            Sent sent = records.get(next);
+                            boolean same = record.offset() == next
+                                && record.timestamp() == START_MS + 10L * next
+                                && Arrays.equals(record.key(), sent.key())
+                                && Arrays.equals(record.value(), sent.value())
+                                && Arrays.asList(record.headers().toArray()).equals(sent.headers());
+                            if (!same) {
+                                throw new AssertionError(place + " at " + next + ": " + record);
+                            }
+                            next++;
+                        }
+                    }
+                    expect(next, records.size(), place + " from " + from + ", " + temperature);
+                }
+                var asked = Map.of(place, START_MS + 2_991);
+                expect(consumer.offsetsForTimes(asked).get(place).offset(), 300L, place + " by time");
+                expect(consumer.endOffsets(List.of(place)).get(place), (long) records.size(), "end of " + place);
+            }
+        }
+    }
+
+    /** One turn of a member: what it is given, committed. */
+    static int turn(KafkaConsumer<byte[], byte[]> consumer) {
+        var polled = consumer.poll(Duration.ofMillis(100));
+        if (!polled.isEmpty()) {
+            consumer.commitSync(PATIENCE);
+        }
+        return polled.count();
+    }
+
+    static void groups() throws Exception {
+        try (var admin = Admin.create(with())) {
+            admin.createTopics(List.of(new NewTopic("grouped", 4, (short) 1))).all().get();
+            try (var producer = new KafkaProducer<>(with(), new ByteArraySerializer(), new ByteArraySerializer())) {
+                for (int n = 0; n < 1000; n++) {
+                    producer.send(new ProducerRecord<>("grouped", n % 4, null, bytes("" + n)));
+                }
+            }
+            Object[] settings = {"group.id", "java", "auto.offset.reset", "earliest", "enable.auto.commit", "false",
+                "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
+                "partition.assignment.strategy", CooperativeStickyAssignor.class.getName()};
+            var first = consumer(settings);
+            var second = consumer(Stream.concat(Stream.of(settings), Stream.of("group.instance.id", "static")).toArray());
+            first.subscribe(List.of("grouped"));
+            second.subscribe(List.of("grouped"));
+            int seen = 0;
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            while ((seen < 1000 || first.assignment().size() != 2 || second.assignment().size() != 2)
+                    && System.nanoTime() < deadline) {
+                seen += turn(first) + turn(second);
+            }
+            expect(seen, 1000, "two members handle every record once, cooperatively");
+            expect(first.assignment().size() + second.assignment().size(), 4, "each partition has one owner");
+
+            var described = admin.describeConsumerGroups(List.of("java")).all().get().get("java");
+            expect(described.members().size(), 2, "the group is described");
+            expect(described.groupState().toString(), "Stable", "its state");
+            int generation = first.groupMetadata().generationId();
+            // A static member restarts within its session: nobody notices.
+            var owned = second.assignment();
+            second.close(CloseOptions.groupMembershipOperation(CloseOptions.GroupMembershipOperation.REMAIN_IN_GROUP));
+            second = consumer(Stream.concat(Stream.of(settings), Stream.of("group.instance.id", "static")).toArray());
+            second.subscribe(List.of("grouped"));
+            while (second.assignment().isEmpty() && System.nanoTime() < deadline) {
+                turn(first);
+                turn(second);
+            }
+            expect(second.assignment(), owned, "a static member has back what it had");
+            expect(first.groupMetadata().generationId(), generation, "without another generation");
+
+            var offsets = admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get();
+            expect(offsets.values().stream().mapToLong(OffsetAndMetadata::offset).sum(), 1000L, "offsets of the group");
+            first.close();
+            second.close();
+            admin.removeMembersFromConsumerGroup("java", new RemoveMembersFromConsumerGroupOptions()).all().get();
+            var place = new TopicPartition("grouped", 0);
+            admin.alterConsumerGroupOffsets("java", Map.of(place, new OffsetAndMetadata(7, "by hand"))).all().get();
+            var altered = admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get().get(place);
+            expect(altered, new OffsetAndMetadata(7, Optional.empty(), "by hand"), "an offset set by an operator");
+            admin.deleteConsumerGroupOffsets("java", Set.of(place)).all().get();
+            expect(admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get().size(), 3, "and forgotten");
+            var listed = admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
+            expect(listed.contains("java"), true, "the group is listed");
+            admin.deleteConsumerGroups(List.of("java")).all().get();
+            listed = admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
+            expect(listed.contains("java"), false, "and not when it was deleted");
+        }
+    }
+
+    static void admin() throws Exception {
+        try (var admin = Admin.create(with())) {
+            var topic = new NewTopic("made-by-java", 3, (short) 1).configs(Map.of("retention.ms", "3600000"));
+            var created = admin.createTopics(List.of(topic));
+            created.all().get();
+            expect(created.numPartitions("made-by-java").get(), 3, "partitions of a topic that is made");
+            var described = admin.describeTopics(List.of("made-by-java")).allTopicNames().get().get("made-by-java");
+            expect(described.partitions().size(), 3, "and described");
+            expect(described.topicId(), created.topicId("made-by-java").get(), "by one id");
+            var resource = new ConfigResource(ConfigResource.Type.TOPIC, "made-by-java");
+            var entry = new AlterConfigOp(new ConfigEntry("retention.bytes", "1000000"), AlterConfigOp.OpType.SET);
+            admin.incrementalAlterConfigs(Map.of(resource, List.of(entry))).all().get();
+            var config = admin.describeConfigs(List.of(resource)).all().get().get(resource);
+            expect(config.get("retention.ms").value(), "3600000", "a setting that was given");
+            expect(config.get("retention.bytes").value(), "1000000", "a setting that was changed");
+            expect(admin.describeCluster().nodes().get().size(), 1, "nodes of the cluster");
+            admin.deleteTopics(List.of("made-by-java")).all().get();
+            expect(admin.listTopics().names().get().contains("made-by-java"), false, "a topic that was deleted");
+        }
+    }
+}

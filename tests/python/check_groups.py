@@ -1,0 +1,250 @@
+"""Consumer groups of Kafka clients: members of each client share a topic in one group, one leaves and one dies, offsets go on where
+they were, and operators see and move the group. Every record is handled once."""
+
+import asyncio
+import collections
+import subprocess
+import sys
+import threading
+import time
+
+import aiokafka
+import aiokafka.structs
+import confluent_kafka
+import confluent_kafka.admin
+import kafka
+import kafka.coordinator.assignors.range
+import kafka.structs
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+
+from basalt_server import expect, serving
+
+TOPIC = "shared"
+GROUP = "workers"
+PARTITIONS = 6
+PATIENCE = 60.0
+SESSION_MS = 6000
+TEXT = "handled"
+
+
+class Member(threading.Thread):
+    """A consumer in a thread of its own, that commits what it was given before it asks for more."""
+
+    def __init__(self, address: str):
+        super().__init__(daemon=True)
+        self.address = address
+        self.handled: list[tuple[int, int]] = []
+        self.owned: set[int] = set()
+        self.stopping = threading.Event()
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except BaseException as failure:  # noqa: BLE001: it is told to the main thread
+            self.failure = failure
+
+    def work(self) -> None:
+        raise NotImplementedError
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.join(PATIENCE)
+        if self.failure:
+            raise self.failure
+
+
+class Confluent(Member):
+    def work(self) -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": self.address,
+                "group.id": GROUP,
+                "session.timeout.ms": SESSION_MS,
+                "heartbeat.interval.ms": 500,
+                "partition.assignment.strategy": "range",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "earliest",
+            }
+        )
+
+        def assigned(_, partitions):
+            self.owned = {partition.partition for partition in partitions}
+
+        def revoked(*_):
+            self.owned = set()
+
+        consumer.subscribe([TOPIC], on_assign=assigned, on_revoke=revoked)
+        while not self.stopping.is_set():
+            messages = consumer.consume(100, 0.2)
+            positions = {}
+            for message in messages:
+                if message.error():
+                    raise AssertionError(message.error())
+                self.handled.append((message.partition(), message.offset()))
+                positions[message.partition()] = message.offset() + 1
+            if positions:
+                places = [confluent_kafka.TopicPartition(TOPIC, p, o, TEXT) for p, o in positions.items()]
+                consumer.commit(offsets=places, asynchronous=False)
+        consumer.close()
+        self.owned = set()
+
+
+class KafkaPython(Member):
+    def work(self) -> None:
+        consumer = kafka.KafkaConsumer(
+            TOPIC,
+            bootstrap_servers=self.address,
+            group_id=GROUP,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=500,
+            partition_assignment_strategy=[kafka.coordinator.assignors.range.RangePartitionAssignor],
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        while not self.stopping.is_set():
+            polled = consumer.poll(200)
+            self.owned = {place.partition for place in consumer.assignment()}
+            positions = {}
+            for place, messages in polled.items():
+                self.handled += [(place.partition, message.offset) for message in messages]
+                positions[place] = kafka.structs.OffsetAndMetadata(messages[-1].offset + 1, TEXT, -1)
+            if positions:
+                consumer.commit(positions)
+        consumer.close()
+        self.owned = set()
+
+
+class Aiokafka(Member):
+    def work(self) -> None:
+        asyncio.run(self.consume())
+
+    async def consume(self) -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            TOPIC,
+            bootstrap_servers=self.address,
+            group_id=GROUP,
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=500,
+            partition_assignment_strategy=[RangePartitionAssignor],
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        while not self.stopping.is_set():
+            polled = await consumer.getmany(timeout_ms=200)
+            self.owned = {place.partition for place in consumer.assignment()}
+            positions = {}
+            for place, messages in polled.items():
+                self.handled += [(place.partition, message.offset) for message in messages]
+                positions[place] = aiokafka.structs.OffsetAndMetadata(messages[-1].offset + 1, TEXT)
+            if positions:
+                await consumer.commit(positions)
+        await consumer.stop()
+        self.owned = set()
+
+
+# A member of the group that is killed: in a process of its own.
+VICTIM = f"""
+import sys, confluent_kafka
+consumer = confluent_kafka.Consumer({{"bootstrap.servers": sys.argv[1], "group.id": {GROUP!r}, "session.timeout.ms": {SESSION_MS},
+    "heartbeat.interval.ms": 500, "partition.assignment.strategy": "range", "enable.auto.commit": False}})
+consumer.subscribe([{TOPIC!r}], on_assign=lambda _, partitions: print(len(partitions), flush=True))
+while True:
+    consumer.consume(1, 0.1)
+"""
+
+
+def until(what: str, is_so) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {PATIENCE} s: {what}")
+        time.sleep(0.05)
+    print(f"ok: {what}")
+
+
+def produce(address: str, count: int) -> None:
+    producer = confluent_kafka.Producer({"bootstrap.servers": address})
+    for number in range(count):
+        producer.produce(TOPIC, b"value %d" % number, partition=number % PARTITIONS)
+    expect(producer.flush(PATIENCE), 0, f"{count} records are produced")
+
+
+def share(members: list[Member]) -> bool:
+    """Whether every partition has one owner and every member one partition at least."""
+    for member in members:
+        if member.failure:
+            raise member.failure
+    owned = [partition for member in members for partition in member.owned]
+    return sorted(owned) == list(range(PARTITIONS)) and all(member.owned for member in members)
+
+
+def total(members: list[Member]) -> int:
+    return sum(len(member.handled) for member in members)
+
+
+def check_handled(members: list[Member], count: int) -> None:
+    """All records of the topic so far, each once."""
+    until(f"{count} records are handled", lambda: total(members) >= count)
+    handled = collections.Counter(place for member in members for place in member.handled)
+    expected = {(number % PARTITIONS, number // PARTITIONS) for number in range(count)}
+    expect(set(handled) == expected, True, "every record is handled")
+    expect([place for place, times in handled.items() if times > 1], [], "none is handled twice")
+
+
+def check_operators(server, members: int) -> None:
+    settings = {"bootstrap.servers": server.address}
+    admin = confluent_kafka.admin.AdminClient(settings)
+    listed = {group.group_id for group in admin.list_consumer_groups().result(PATIENCE).valid}
+    expect(GROUP in listed, True, "confluent-kafka lists the group")
+    described = admin.describe_consumer_groups([GROUP])[GROUP].result(PATIENCE)
+    expect(len(described.members), members, "confluent-kafka: members of the group")
+    owned = [place.partition for member in described.members for place in member.assignment.topic_partitions]
+    expect(sorted(owned), list(range(PARTITIONS)), "confluent-kafka: what the members have")
+    client = kafka.KafkaAdminClient(bootstrap_servers=server.address)
+    offsets = client.list_group_offsets([GROUP])[GROUP] if hasattr(client, "list_group_offsets") else client.list_consumer_group_offsets(GROUP)
+    # confluent-kafka sends a NUL behind its text.
+    texts = {place.partition: at.metadata.rstrip("\0") for place, at in offsets.items()}
+    expect(texts, {partition: TEXT for partition in range(PARTITIONS)}, "kafka-python: texts with the offsets")
+    client.close()
+    rows = server.sql(f"SELECT max(lag_records) AS lag, count(*) AS partitions FROM sys.groups WHERE group_name = '{GROUP}'")
+    expect(rows, [{"lag": 0, "partitions": PARTITIONS}], "SQL: where the group stands")
+
+
+def main() -> None:
+    with serving() as server:
+        server.run("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
+        members = [kind(server.address) for kind in (Confluent, KafkaPython, Aiokafka)]
+        for member in members:
+            member.start()
+        until("three clients share the topic", lambda: share(members))
+        produce(server.address, 600)
+        check_handled(members, 600)
+        check_operators(server, 3)
+
+        left, *others = members
+        left.stop()
+        until("the others take over what one left", lambda: share(others))
+        produce(server.address, 600)
+        check_handled(members, 1200)
+
+        command = [sys.executable, "-c", VICTIM, server.address]
+        victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        expect(int(victim.stdout.readline()), 2, "a fourth has its part")
+        victim.kill()
+        victim.wait()
+        until("and what it had is theirs when its session is over", lambda: share(others))
+
+        server.run("group", "seek", GROUP, TOPIC, "--to", "earliest")
+        again = total(members) + 1200
+        until("a group that runs is moved to the beginning", lambda: total(members) >= again)
+        for member in others:
+            member.stop()
+        admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": server.address})
+        admin.delete_consumer_groups([GROUP])[GROUP].result(PATIENCE)
+        expect(server.sql("SELECT * FROM sys.groups"), [], "a group without members is deleted")
+
+
+if __name__ == "__main__":
+    main()
