@@ -1,4 +1,5 @@
-//! Cooling: a sealed segment becomes a cold file, and is released.
+//! Cooling: a sealed segment becomes a cold file, and is released. It waits for the transactions that the segment has records of; of
+//! those that are void no record is cooled.
 //!
 //! The order is write, sync, verify, commit, swap, release ([`Step::COOLING`]). A crash between any two leaves the segment hot or
 //! the file committed, and at worst an object that no manifest names.
@@ -9,7 +10,7 @@
 use std::io;
 use std::sync::Arc;
 
-use basalt_log::SegmentView;
+use basalt_log::{AbortedTransactions, SegmentView};
 use basalt_proto::Offset;
 use basalt_schema::TopicSchema;
 use object_store::path::Path;
@@ -129,6 +130,9 @@ impl TieredPartition {
         let oldest = sealed
             .iter()
             .find(|segment| segment.end_offset > cold_end)?;
+        if oldest.end_offset > self.hot.bounds().stable_offset {
+            return None;
+        }
         let due = match what {
             CoolWhat::Through(through) => oldest.end_offset <= through,
             CoolWhat::Due => {
@@ -167,15 +171,17 @@ impl TieredPartition {
             .await
             .map_err(|_| CoolError::Closed)?;
         self.state.lock().check_writable(&self.key)?;
+        // All of its transactions have ended.
+        let aborted = self.hot.aborted_transactions();
         let surveyed = {
-            let segment = Arc::clone(&segment);
-            blocking(move || survey(&segment)).await??
+            let (segment, aborted) = (Arc::clone(&segment), Arc::clone(&aborted));
+            blocking(move || survey(&segment, &aborted)).await??
         };
         self.reached(Step::SegmentVerified)?;
         let file = if surveyed.frame_count == 0 {
             None
         } else {
-            Some(self.write_file(&segment, surveyed).await?)
+            Some(self.write_file(&segment, surveyed, &aborted).await?)
         };
         let report = file
             .as_ref()
@@ -245,11 +251,15 @@ impl TieredPartition {
         &self,
         segment: &Arc<SegmentView>,
         surveyed: Surveyed,
+        aborted: &Arc<AbortedTransactions>,
     ) -> Result<Arc<ColdFile>, CoolError> {
         let name = paths::object_name(segment.base_offset, segment.end_offset, &nonce());
         let path = self.key.prefix().join(name.as_str());
         let unwanted = self.shared.litter.unwanted(&path);
-        match self.write_and_prove(segment, surveyed, &path).await {
+        match self
+            .write_and_prove(segment, surveyed, aborted, &path)
+            .await
+        {
             Ok(file) => {
                 unwanted.keep();
                 Ok(file)
@@ -265,9 +275,10 @@ impl TieredPartition {
         &self,
         segment: &Arc<SegmentView>,
         surveyed: Surveyed,
+        aborted: &Arc<AbortedTransactions>,
         path: &Path,
     ) -> Result<Arc<ColdFile>, CoolError> {
-        let written = self.upload(segment, surveyed, path).await?;
+        let written = self.upload(segment, surveyed, aborted, path).await?;
         self.reached(Step::ObjectWritten)?;
         self.shared.store.sync(path).await?;
         self.reached(Step::ObjectSynced)?;
@@ -300,11 +311,13 @@ impl TieredPartition {
         &self,
         segment: &Arc<SegmentView>,
         surveyed: Surveyed,
+        aborted: &Arc<AbortedTransactions>,
         path: &Path,
     ) -> Result<Written, CoolError> {
         let (segment, key) = (Arc::clone(segment), self.key.clone());
+        let aborted = Arc::clone(aborted);
         self.upload_written(path, move |options, parts| {
-            write_segment(&segment, surveyed, &key, options, parts)
+            write_segment(&segment, &aborted, surveyed, &key, options, parts)
         })
         .await
     }

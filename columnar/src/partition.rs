@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use basalt_log::{Bounds, Partition, SegmentView, TopicId};
+use basalt_log::{AbortedTransactions, Bounds, Isolation, Partition, SegmentView, TopicId};
 use basalt_proto::{Offset, PartitionId, TopicName};
 use object_store::path::Path;
 use parking_lot::Mutex;
@@ -95,12 +95,14 @@ pub struct PartitionSnapshot {
     pub log_start_offset: Offset,
     /// Where cold ends and hot begins.
     pub cold_end_offset: Offset,
-    /// The first offset that is not readable yet.
+    /// The first offset that is not readable yet, or of which it is not known yet whether it is committed.
     pub high_watermark: Offset,
     /// Cold files in order, each with records at or after `log_start_offset`.
     pub cold: Vec<Arc<ColdFile>>,
     /// Hot segments in order, cut at the high watermark.
     pub hot: Vec<Arc<SegmentView>>,
+    /// Transactions of hot records that are void. Cold files have none of theirs.
+    pub aborted: Arc<AbortedTransactions>,
 }
 
 impl TieredPartition {
@@ -206,8 +208,14 @@ impl TieredPartition {
     /// The partition at this moment (COL-13).
     #[must_use]
     pub fn snapshot(&self) -> PartitionSnapshot {
+        self.snapshot_of(Isolation::Uncommitted)
+    }
+
+    /// The same for one who sees so much of transactions.
+    #[must_use]
+    pub fn snapshot_of(&self, isolation: Isolation) -> PartitionSnapshot {
         let state = self.state.lock();
-        let hot = self.hot.snapshot();
+        let hot = self.hot.snapshot(isolation);
         let log_start_offset = state.log_start_offset(hot.log_start_offset);
         let cold_end_offset = state.manifest.cold_end_offset.max(log_start_offset);
         let cold = state.manifest.files.clone();
@@ -219,6 +227,7 @@ impl TieredPartition {
             cold_end_offset,
             high_watermark: hot.high_watermark,
             cold,
+            aborted: hot.aborted,
             // Segments that are cold but not released yet are left out.
             hot: hot
                 .segments

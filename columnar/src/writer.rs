@@ -8,7 +8,7 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use basalt_log::{Block, ReadError, SegmentView};
+use basalt_log::{AbortedTransactions, Block, ReadError, SegmentView};
 use basalt_proto::{Frame, FrameKind, FrameLimits, FrameWalk, Offset};
 use basalt_schema::TopicSchema;
 use crc_fast::{CrcAlgorithm, Digest};
@@ -66,6 +66,7 @@ pub(crate) struct Written {
 pub(crate) struct Surveyed {
     /// Whether any record may have a key.
     pub(crate) has_keys: bool,
+    /// Frames that are shown to whoever reads what is committed.
     pub(crate) frame_count: u64,
 }
 
@@ -73,7 +74,10 @@ pub(crate) struct Surveyed {
 ///
 /// # Errors
 /// [`CoolError::Damaged`] names the first block that is not sound; [`CoolError::Read`].
-pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
+pub(crate) fn survey(
+    segment: &SegmentView,
+    aborted: &AbortedTransactions,
+) -> Result<Surveyed, CoolError> {
     let mut surveyed = Surveyed {
         has_keys: false,
         frame_count: 0,
@@ -89,9 +93,8 @@ pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
         loop {
             let position = at(&walk);
             let Some(frame) = walk.next() else { break };
-            let header = frame
-                .map_err(|error| damaged(segment, position, error.to_string()))?
-                .header;
+            let frame = frame.map_err(|error| damaged(segment, position, error.to_string()))?;
+            let header = frame.header;
             if header.offset < next || header.end_offset() > segment.end_offset {
                 let what = format!(
                     "offset {} is not in {next}..{}",
@@ -100,6 +103,9 @@ pub(crate) fn survey(segment: &SegmentView) -> Result<Surveyed, CoolError> {
                 return Err(damaged(segment, position, what));
             }
             next = header.end_offset();
+            if !aborted.shows(&frame) {
+                continue;
+            }
             surveyed.frame_count += 1;
             surveyed.has_keys |= header.key_bytes > 0 || header.kind == FrameKind::Batch;
         }
@@ -135,6 +141,7 @@ fn damaged(segment: &SegmentView, position: u64, what: String) -> CoolError {
 /// [`CoolError::Damaged`], [`CoolError::Read`], [`CoolError::Rows`] or [`CoolError::Parquet`].
 pub(crate) fn write_segment(
     segment: &SegmentView,
+    aborted: &AbortedTransactions,
     surveyed: Surveyed,
     key: &PartitionKey,
     options: &WriteOptions,
@@ -149,7 +156,10 @@ pub(crate) fn write_segment(
         path: key.prefix().to_string(),
         source,
     };
-    let inferred = options.shred_json.then(|| shred::sample(segment)).flatten();
+    let inferred = options
+        .shred_json
+        .then(|| shred::sample(segment, aborted))
+        .flatten();
     let typed = options.typed.as_ref();
     let properties =
         properties(options.zstd_level, keys, inferred.as_ref(), typed).map_err(parquet)?;
@@ -165,7 +175,7 @@ pub(crate) fn write_segment(
         row_group_bytes,
     };
     for block in segment.blocks() {
-        file.push_block(segment, block)
+        file.push_block(segment, aborted, block)
             .map_err(|error| error.of(segment, key))?;
     }
     file.end_chunk().map_err(parquet)?;
@@ -309,7 +319,12 @@ struct OpenChunk {
 }
 
 impl<W: Write + Send> FileWriter<W> {
-    fn push_block(&mut self, segment: &SegmentView, block: &Block) -> Result<(), PushError> {
+    fn push_block(
+        &mut self,
+        segment: &SegmentView,
+        aborted: &AbortedTransactions,
+        block: &Block,
+    ) -> Result<(), PushError> {
         let bytes = segment.block_bytes(block).map_err(PushError::Read)?;
         let mut walk = FrameWalk::new(&bytes, FrameLimits::UNLIMITED);
         loop {
@@ -321,6 +336,9 @@ impl<W: Write + Send> FileWriter<W> {
             };
             let frame = frame.map_err(|error| bad(error.to_string()))?;
             let frame_bytes = bytes.get(start..walk.position()).unwrap_or_default();
+            if !aborted.shows(&frame) {
+                continue;
+            }
             self.push(&frame, frame_bytes)?;
         }
         Ok(())

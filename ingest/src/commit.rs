@@ -3,7 +3,7 @@
 //! A refused commit is answered by the end of the connection alone: HermitMQ's clients take any byte for a success.
 
 use basalt_log::{Change, Commit};
-use basalt_proto::{COMMIT_ACCEPTED, GroupName, Offset, PartitionId, TopicName};
+use basalt_proto::{COMMIT_ACCEPTED, ErrorKind, GroupName, Offset, PartitionId, TopicName};
 
 use crate::Counters;
 use crate::connection::Connection;
@@ -67,7 +67,9 @@ pub(crate) async fn seek(
         metadata: String::new(),
     };
     let change = Change::Commit(vec![commit]);
-    shared.coordinator.seek(group, change).durable().await?;
+    let moved = shared.coordinator.seek(group, change);
+    let moved = moved.ok_or_else(|| Refusal::new(ErrorKind::Busy, "there are too many groups"))?;
+    moved.durable().await?;
     Counters::increment(&shared.counters.commits);
     Ok(())
 }

@@ -227,6 +227,9 @@ async fn send_batch(
         .beside(|| BatchReader::open(frame.payload, MAX_DECOMPRESSED_BYTES))
         .await
         .map_err(|error| unreadable(base, &error))?;
+    if reader.header().is_control() {
+        return Ok(());
+    }
     let mut out = Vec::new();
     for record in reader.records() {
         let record = record.map_err(|error| unreadable(base, &error))?;

@@ -165,6 +165,7 @@ impl Server {
         tokio::join!(
             futures::future::join_all(acceptors),
             shared.coordinator.expire(&shutdown),
+            shared.transactions.run(&shutdown),
         );
         Ok(())
     }

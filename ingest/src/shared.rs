@@ -17,6 +17,7 @@ use crate::commit_wait::CommitWaits;
 use crate::error::Refusal;
 use crate::kafka::coordinator::Coordinator;
 use crate::kafka::producers::ProducerIds;
+use crate::kafka::transactions::Transactions;
 use crate::read_ahead::ReadAhead;
 use crate::topics::Topics;
 use crate::verify::Verifier;
@@ -41,8 +42,9 @@ pub(crate) struct Shared {
     pub(crate) read_ahead: Arc<ReadAhead>,
     pub(crate) silent: Arc<SilentPeers>,
     pub(crate) topics: Topics,
-    pub(crate) producer_ids: ProducerIds,
+    pub(crate) producer_ids: Arc<ProducerIds>,
     pub(crate) coordinator: Arc<Coordinator>,
+    pub(crate) transactions: Arc<Transactions>,
 }
 
 impl Shared {
@@ -57,13 +59,14 @@ impl Shared {
             verifier: Verifier::new(),
             commits: Arc::default(),
             read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
+            producer_ids: ProducerIds::new(Arc::clone(&log)),
+            transactions: Transactions::new(Arc::clone(&log)),
             coordinator: Coordinator::new(Arc::clone(&log), config.groups),
             config,
             topics: Topics::new(Arc::clone(&log)),
             log,
             counters,
             silent: Arc::default(),
-            producer_ids: ProducerIds::default(),
         }
     }
 

@@ -48,10 +48,13 @@ pub use error::{
     AppendError, CloseError, CommitError, DiskError, OpenError, ReadError, ReleaseError,
     SequenceError, TopicError,
 };
-pub use groups::{Change, Commit, Committed, Groups, Pending};
+pub use groups::{Change, Commit, Committed, Groups, Pending, TransactionChange};
 pub use log::{Log, MAX_PARTITIONS};
 pub use mmap::{Map, MappedBytes, Memory};
-pub use partition::{Appended, Bounds, HotSnapshot, Partition, Sequence, Sequenced};
+pub use partition::{
+    Aborted, AbortedTransactions, ActiveProducer, Appended, Bounds, HotSnapshot, Isolation,
+    Partition, Sequence, Sequenced,
+};
 pub use recovery::Finding;
 pub use residency::{Attempt, Mark, Stretch};
 pub use topic::{Topic, TopicId};

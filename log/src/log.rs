@@ -111,7 +111,13 @@ impl Log {
         &self.shared.disk
     }
 
-    /// Committed offsets of consumer groups.
+    /// Nanoseconds since the Unix epoch, by the clock that it was given.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        self.shared.clock.now_ns()
+    }
+
+    /// Consumer groups and transactions.
     #[must_use]
     pub fn groups(&self) -> &Groups {
         &self.groups

@@ -41,11 +41,13 @@ mod read;
 mod release;
 mod seal;
 mod settle;
+mod transactions;
 
 pub(crate) use commit::commit_group;
-pub use producers::Sequence;
+pub use producers::{ActiveProducer, Sequence};
 use producers::{Producers, Snapshots};
 pub use read::HotSnapshot;
+pub use transactions::{Aborted, AbortedTransactions, Isolation};
 
 /// How long a sealing that failed waits for its next try.
 const SEAL_RETRY: Duration = Duration::from_secs(1);
@@ -75,6 +77,8 @@ pub struct Bounds {
     pub log_start_offset: Offset,
     /// Exclusive bound of what readers may see.
     pub high_watermark: Offset,
+    /// Exclusive bound of what is committed: where the first open transaction begins, or the high watermark.
+    pub stable_offset: Offset,
     /// Next to be written.
     pub log_end_offset: Offset,
 }
@@ -213,9 +217,11 @@ impl Partition {
     #[must_use]
     pub fn bounds(&self) -> Bounds {
         let state = self.state.lock();
+        let high_watermark = *self.high_watermark.borrow();
         Bounds {
             log_start_offset: state.log_start_offset(),
-            high_watermark: *self.high_watermark.borrow(),
+            high_watermark,
+            stable_offset: state.stable_offset(high_watermark),
             log_end_offset: state.log_end_offset,
         }
     }
@@ -379,6 +385,12 @@ impl State {
         self.sealed
             .first()
             .map_or(active, |segment| segment.base_offset)
+    }
+
+    /// Where what is committed ends.
+    fn stable_offset(&self, high_watermark: Offset) -> Offset {
+        let first_open = self.producers.transactions.first_open();
+        first_open.map_or(high_watermark, |first| first.min(high_watermark))
     }
 
     /// The view of a segment that is among the sealed ones.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use arrow::array::{RecordBatch, RecordBatchOptions};
 use arrow::datatypes::SchemaRef;
 use basalt_columnar::{PartitionSnapshot, RowBuilder};
-use basalt_log::{Block, SegmentView};
+use basalt_log::{AbortedTransactions, Block, SegmentView};
 use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId};
 use datafusion::common::DataFusionError;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -45,6 +45,7 @@ pub(crate) struct HotRun {
     partition: PartitionId,
     view: Arc<SegmentView>,
     blocks: Vec<Block>,
+    aborted: Arc<AbortedTransactions>,
 }
 
 impl HotRun {
@@ -94,6 +95,7 @@ fn choose_blocks(
         partition: snapshot.partition,
         view: Arc::clone(view),
         blocks,
+        aborted: Arc::clone(&snapshot.aborted),
     };
     let ranges: Vec<RowRange> = view
         .blocks()
@@ -346,6 +348,12 @@ impl ExecutionPlan for HotScanExec {
     }
 }
 
+/// Where a block is read.
+struct Current {
+    view: Arc<SegmentView>,
+    aborted: Arc<AbortedTransactions>,
+}
+
 /// The batches of one stream, each built when it is asked for.
 struct HotRows {
     runs: VecDeque<HotRun>,
@@ -388,7 +396,7 @@ impl HotRows {
         let mut counted_rows = 0;
         let wanted = self.batch_rows.min(self.rows_left);
         while builder.row_count() < wanted && builder.value_bytes() < BATCH_BYTES {
-            let Some((view, block)) = self.current(partition)? else {
+            let Some((run, block)) = self.current(partition)? else {
                 break;
             };
             if self.projection.is_empty() && !block.has_batches {
@@ -396,7 +404,7 @@ impl HotRows {
                 counted_rows += usize::try_from(block.frame_count).unwrap_or(usize::MAX);
                 self.next_block();
             } else {
-                self.push_frames(&view, &block, wanted, &mut builder)?;
+                self.push_frames(&run, &block, wanted, &mut builder)?;
             }
         }
         if counted_rows > 0 {
@@ -414,7 +422,7 @@ impl HotRows {
     }
 
     /// The block to be read next, if it is one of `partition`.
-    fn current(&mut self, partition: PartitionId) -> Result<Option<(Arc<SegmentView>, Block)>> {
+    fn current(&mut self, partition: PartitionId) -> Result<Option<(Current, Block)>> {
         while let Some(run) = self.runs.front().filter(|run| run.partition == partition) {
             let Some(block) = run.blocks.get(self.block) else {
                 self.runs.pop_front();
@@ -425,7 +433,11 @@ impl HotRows {
             if damaged.map_err(|source| HotScanError::frame(&run.view, block, source))? {
                 return Err(HotScanError::damaged(&run.view, block).into());
             }
-            return Ok(Some((Arc::clone(&run.view), *block)));
+            let current = Current {
+                view: Arc::clone(&run.view),
+                aborted: Arc::clone(&run.aborted),
+            };
+            return Ok(Some((current, *block)));
         }
         Ok(None)
     }
@@ -438,7 +450,7 @@ impl HotRows {
     /// Pushes the rest of `block`'s frames until the batch is full.
     fn push_frames(
         &mut self,
-        view: &SegmentView,
+        Current { view, aborted }: &Current,
         block: &Block,
         wanted: usize,
         builder: &mut RowBuilder,
@@ -454,6 +466,7 @@ impl HotRows {
         let mut walk = FrameWalk::new(&bytes[self.position..], FrameLimits::UNLIMITED);
         while builder.row_count() < wanted && builder.value_bytes() < BATCH_BYTES {
             match walk.next() {
+                Some(Ok(frame)) if !aborted.shows(&frame) => {}
                 Some(Ok(frame)) => builder
                     .push(&frame)
                     .map_err(|source| HotScanError::frame(view, block, source))?,

@@ -16,7 +16,7 @@ use arrow::datatypes::{Schema, SchemaRef};
 use basalt_columnar::{
     ColdFile, PartitionSnapshot, SQL_COLUMN_COUNT, TieredLog, TieredPartition, cold_schema,
 };
-use basalt_log::TopicId;
+use basalt_log::{Isolation, TopicId};
 use basalt_proto::{Offset, TopicName};
 use basalt_schema::SchemaError;
 use parking_lot::Mutex;
@@ -101,7 +101,7 @@ impl QuerySnapshots {
                 .iter()
                 .flat_map(|(topic, partitions)| topic.partitions.iter().zip(partitions));
             if partitions.all(|(snapshot, partition)| {
-                partition.offsets().high_watermark == snapshot.high_watermark
+                partition.offsets().stable_offset == snapshot.high_watermark
             }) {
                 break;
             }
@@ -119,7 +119,9 @@ impl QuerySnapshots {
         let mut partitions = self.log.topic_partitions(name);
         partitions.retain(|partition| Some(partition.topic_id()) == id);
         partitions.sort_by_key(|partition| partition.id());
-        let snapshots = partitions.iter().map(|partition| partition.snapshot());
+        let snapshots = partitions
+            .iter()
+            .map(|partition| partition.snapshot_of(Isolation::Committed));
         let taken = Taken {
             id,
             partitions: snapshots.collect(),

@@ -12,7 +12,8 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Apache Kafka's own client against a server: `write`, `read` what was written (hot, cold), `groups`, `admin`. Its settings are
+ * Apache Kafka's own client against a server: `write`, `read` what was written (hot, cold), `groups`, `transactions`, `committed` of
+ * what those wrote, `admin`. Its settings are
  * its defaults, but for sizes.
  */
 public class Kafka {
@@ -28,6 +29,8 @@ public class Kafka {
             case "write" -> write();
             case "read" -> read(arguments[2]);
             case "groups" -> groups();
+            case "transactions" -> transactions();
+            case "committed" -> committed(arguments[2]);
             case "admin" -> admin();
             default -> throw new IllegalArgumentException(arguments[1]);
         }
@@ -201,6 +204,106 @@ public class Kafka {
             listed = admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
             expect(listed.contains("java"), false, "and not when it was deleted");
         }
+    }
+
+    static KafkaProducer<byte[], byte[]> transactional(String id) {
+        var producer = new KafkaProducer<>(
+            with("transactional.id", id), new ByteArraySerializer(), new ByteArraySerializer());
+        producer.initTransactions();
+        return producer;
+    }
+
+    /** Values of a topic's records in order, of one partition. */
+    static List<String> values(String topic, String isolation, int count) {
+        try (var consumer = consumer("isolation.level", isolation)) {
+            var place = new TopicPartition(topic, 0);
+            consumer.assign(List.of(place));
+            consumer.seekToBeginning(List.of(place));
+            long end = consumer.endOffsets(List.of(place)).get(place);
+            List<String> values = new ArrayList<>();
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            while (consumer.position(place) < end && System.nanoTime() < deadline) {
+                for (var record : consumer.poll(Duration.ofMillis(200))) {
+                    values.add(new String(record.value()));
+                }
+            }
+            return values;
+        }
+    }
+
+    /** Consume, transform, produce, 30 times: every third is aborted and done again. */
+    static void transactions() throws Exception {
+        try (var admin = Admin.create(with())) {
+            admin.createTopics(List.of(
+                new NewTopic("txn-in", 1, (short) 1), new NewTopic("txn-out", 1, (short) 1))).all().get();
+            try (var producer = new KafkaProducer<>(with(), new ByteArraySerializer(), new ByteArraySerializer())) {
+                for (int n = 0; n < 300; n++) {
+                    producer.send(new ProducerRecord<>("txn-in", bytes("" + n)));
+                }
+            }
+            var consumer = consumer("group.id", "txn", "auto.offset.reset", "earliest", "enable.auto.commit", "false",
+                "isolation.level", "read_committed", "max.poll.records", 10);
+            consumer.subscribe(List.of("txn-in"));
+            var producer = transactional("java-txn");
+            int done = 0;
+            int turn = 0;
+            long deadline = System.nanoTime() + PATIENCE.toNanos();
+            while (done < 300 && System.nanoTime() < deadline) {
+                var polled = consumer.poll(Duration.ofMillis(200));
+                if (polled.isEmpty()) {
+                    continue;
+                }
+                turn++;
+                boolean aborts = turn % 3 == 0;
+                producer.beginTransaction();
+                for (var record : polled) {
+                    String value = new String(record.value());
+                    producer.send(new ProducerRecord<>("txn-out", bytes(aborts ? "void " + value : value)));
+                }
+                var place = new TopicPartition("txn-in", 0);
+                long next = consumer.position(place);
+                producer.sendOffsetsToTransaction(Map.of(place, new OffsetAndMetadata(next)), consumer.groupMetadata());
+                if (aborts) {
+                    producer.abortTransaction();
+                    long from = consumer.committed(Set.of(place)).get(place).offset();
+                    consumer.seek(place, from);
+                } else {
+                    producer.commitTransaction();
+                    done += polled.count();
+                }
+            }
+            expect(done, 300, "records are handled in transactions");
+            consumer.close();
+            var offset = admin.listConsumerGroupOffsets("txn").partitionsToOffsetAndMetadata().get();
+            expect(offset.get(new TopicPartition("txn-in", 0)).offset(), 300L, "the group's offset is that of the transactions");
+
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>("txn-out", bytes("void at last"))).get();
+            var listed = admin.listTransactions().all().get();
+            expect(listed.stream().map(TransactionListing::transactionalId).toList(), List.of("java-txn"), "transactions are listed");
+            var described = admin.describeTransactions(List.of("java-txn")).all().get().get("java-txn");
+            expect(described.state(), TransactionState.ONGOING, "and described");
+            var producers = admin.describeProducers(List.of(new TopicPartition("txn-out", 0))).all().get();
+            var states = producers.get(new TopicPartition("txn-out", 0)).activeProducers();
+            expect(states.get(0).currentTransactionStartOffset().isPresent(), true, "its producer has one open");
+            var second = transactional("java-txn");
+            try {
+                producer.send(new ProducerRecord<>("txn-out", bytes("void and late")));
+                producer.commitTransaction();
+                throw new AssertionError("a producer that was replaced commits");
+            } catch (KafkaException fenced) {
+                System.out.println("ok: a producer that was replaced is fenced: " + fenced.getClass().getSimpleName());
+            }
+            producer.close(Duration.ZERO);
+            second.close();
+            committed("hot");
+            expect(values("txn-out", "read_uncommitted", 0).size() > 300, true, "whoever wants all sees void records, too");
+        }
+    }
+
+    static void committed(String temperature) {
+        var expected = IntStream.range(0, 300).mapToObj(Integer::toString).toList();
+        expect(values("txn-out", "read_committed", 300), expected, "what is committed is seen once, in order, " + temperature);
     }
 
     static void admin() throws Exception {

@@ -212,6 +212,37 @@ def check_operators(server, members: int) -> None:
     expect(rows, [{"lag": 0, "partitions": PARTITIONS}], "SQL: where the group stands")
 
 
+def check_rewound_while_committing(server) -> None:
+    """A client with its defaults commits where it is when it is put out of the group: that must not undo where it was moved to."""
+
+    async def work() -> None:
+        consumer = aiokafka.AIOKafkaConsumer(
+            TOPIC,
+            bootstrap_servers=server.address,
+            group_id="rewound",
+            session_timeout_ms=SESSION_MS,
+            heartbeat_interval_ms=300,
+            auto_offset_reset="earliest",
+        )
+        await consumer.start()
+        seen = []
+
+        async def consume(count: int) -> None:
+            while len(seen) < count:
+                polled = await consumer.getmany(timeout_ms=200)
+                seen.extend(message for messages in polled.values() for message in messages)
+
+        await asyncio.wait_for(consume(1200), PATIENCE)
+        await consumer.commit()
+        seek = ["group", "seek", "rewound", TOPIC, "--to", "earliest"]
+        await asyncio.to_thread(server.run, *seek)
+        await asyncio.wait_for(consume(2400), PATIENCE)
+        await consumer.stop()
+        print("ok: a client that commits by itself reads again from where its group was moved to")
+
+    asyncio.run(work())
+
+
 def main() -> None:
     with serving() as server:
         server.run("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
@@ -241,8 +272,10 @@ def main() -> None:
         until("a group that runs is moved to the beginning", lambda: total(members) >= again)
         for member in others:
             member.stop()
+        check_rewound_while_committing(server)
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": server.address})
-        admin.delete_consumer_groups([GROUP])[GROUP].result(PATIENCE)
+        for group in [GROUP, "rewound"]:
+            admin.delete_consumer_groups([group])[group].result(PATIENCE)
         expect(server.sql("SELECT * FROM sys.groups"), [], "a group without members is deleted")
 
 

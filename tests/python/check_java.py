@@ -6,7 +6,7 @@ import pathlib
 import shutil
 import subprocess
 
-from basalt_server import serving
+from basalt_server import expect, serving
 
 JAVA = pathlib.Path(__file__).parents[1] / "java"
 
@@ -37,6 +37,13 @@ def main() -> None:
             server.run("topic", "cool", f"java-{codec}", "--wait")
         java("read", "cold")
         java("groups")
+        java("transactions")
+        query = 'SELECT count(*) AS rows, count(DISTINCT _payload) AS different FROM "txn-out"'
+        committed = [{"rows": 300, "different": 300}]
+        expect(server.sql(query), committed, "SQL sees what is committed, hot")
+        server.run("topic", "cool", "txn-out", "--wait")
+        java("committed", "cold")
+        expect(server.sql(query), committed, "SQL sees what is committed, cold")
         java("admin")
 
 

@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use basalt_log::SegmentView;
+use basalt_log::{AbortedTransactions, SegmentView};
 use basalt_proto::{FrameLimits, FrameWalk, expand};
 
 use super::infer::{Inference, Inferred};
@@ -15,7 +15,7 @@ const BLOCKS: usize = 128;
 pub(crate) const BYTES: usize = 8 << 20;
 
 /// Looks at some payloads of a segment that was surveyed, and chooses the columns; `None` where shredding would not pay.
-pub(crate) fn sample(segment: &SegmentView) -> Option<Inferred> {
+pub(crate) fn sample(segment: &SegmentView, aborted: &AbortedTransactions) -> Option<Inferred> {
     let blocks = segment.blocks();
     let every = blocks.len().div_ceil(BLOCKS).max(1);
     let sampled_blocks = blocks.len().div_ceil(every).max(1);
@@ -29,6 +29,9 @@ pub(crate) fn sample(segment: &SegmentView) -> Option<Inferred> {
         };
         for frame in FrameWalk::new(&bytes, FrameLimits::UNLIMITED) {
             let Ok(frame) = frame else { break };
+            if !aborted.shows(&frame) {
+                continue;
+            }
             let _ = expand(&frame, |record| {
                 if let Some(payload) = record.payload {
                     inference.observe(payload);

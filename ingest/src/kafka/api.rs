@@ -104,12 +104,24 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::ListGroups, (0, 5), 3, LIST_GROUPS),
     api(ApiKey::ApiVersions, (0, 4), 3, API_VERSIONS),
     api(ApiKey::InitProducerId, (0, 4), 2, INIT_PRODUCER_ID),
+    api(ApiKey::AddPartitionsToTxn, (0, 3), 3, ADD_PARTITIONS),
+    api(ApiKey::AddOffsetsToTxn, (0, 3), 3, ADD_OFFSETS),
+    api(ApiKey::EndTxn, (0, 3), 3, END_TXN),
+    api(ApiKey::TxnOffsetCommit, (0, 3), 3, TXN_OFFSET_COMMIT),
     api(ApiKey::CreateTopics, (2, 7), 5, CREATE_TOPICS),
     api(ApiKey::DeleteTopics, (1, 6), 4, DELETE_TOPICS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
     api(ApiKey::DeleteGroups, (0, 2), 2, DELETE_GROUPS),
     api(ApiKey::IncrementalAlterConfigs, (0, 1), 1, ALTER_CONFIGS),
     api(ApiKey::OffsetDelete, (0, 0), ON, OFFSET_DELETE),
+    api(ApiKey::DescribeProducers, (0, 0), 0, DESCRIBE_PRODUCERS),
+    api(
+        ApiKey::DescribeTransactions,
+        (0, 0),
+        0,
+        DESCRIBE_TRANSACTIONS,
+    ),
+    api(ApiKey::ListTransactions, (0, 1), 0, LIST_TRANSACTIONS),
     api(ApiKey::DescribeCluster, (0, 1), 0, DESCRIBE_CLUSTER),
 ];
 
@@ -239,3 +251,25 @@ const LIST_GROUPS: &[Field] = &[In(4, ON, &Texts), In(5, ON, &Texts)];
 const DELETE_GROUPS: &[Field] = &[Texts];
 
 const OFFSET_DELETE: &[Field] = &[Text, List(&[Text, Each(4)])];
+
+const ADD_PARTITIONS: &[Field] = &[Text, Fixed(8 + 2), List(&[Text, Each(4)])];
+
+const ADD_OFFSETS: &[Field] = &[Text, Fixed(8 + 2), Text];
+
+const END_TXN: &[Field] = &[Text, Fixed(8 + 2 + 1)];
+
+const TXN_OFFSET_COMMIT: &[Field] = &[
+    Text,
+    Text,
+    Fixed(8 + 2),
+    In(3, ON, &Fixed(4)),
+    In(3, ON, &Text),
+    In(3, ON, &Text),
+    List(&[Text, List(&[Fixed(4 + 8), In(2, ON, &Fixed(4)), Text])]),
+];
+
+const DESCRIBE_PRODUCERS: &[Field] = &[List(&[Text, Each(4)])];
+
+const DESCRIBE_TRANSACTIONS: &[Field] = &[Texts];
+
+const LIST_TRANSACTIONS: &[Field] = &[Texts, Each(8), In(1, ON, &Fixed(8))];

@@ -38,7 +38,12 @@ pub(super) mod code {
     pub(in crate::kafka) const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
     pub(in crate::kafka) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
     pub(in crate::kafka) const INVALID_PRODUCER_EPOCH: i16 = 47;
+    pub(in crate::kafka) const INVALID_TXN_STATE: i16 = 48;
+    pub(in crate::kafka) const INVALID_PRODUCER_ID_MAPPING: i16 = 49;
+    pub(in crate::kafka) const INVALID_TRANSACTION_TIMEOUT: i16 = 50;
+    pub(in crate::kafka) const CONCURRENT_TRANSACTIONS: i16 = 51;
     pub(in crate::kafka) const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
+    pub(in crate::kafka) const OPERATION_NOT_ATTEMPTED: i16 = 55;
     pub(in crate::kafka) const STORAGE_ERROR: i16 = 56;
     pub(in crate::kafka) const NON_EMPTY_GROUP: i16 = 68;
     pub(in crate::kafka) const GROUP_ID_NOT_FOUND: i16 = 69;
@@ -50,7 +55,10 @@ pub(super) mod code {
     pub(in crate::kafka) const FENCED_INSTANCE_ID: i16 = 82;
     pub(in crate::kafka) const GROUP_SUBSCRIBED_TO_TOPIC: i16 = 86;
     pub(in crate::kafka) const INVALID_RECORD: i16 = 87;
+    pub(in crate::kafka) const UNSTABLE_OFFSET_COMMIT: i16 = 88;
+    pub(in crate::kafka) const PRODUCER_FENCED: i16 = 90;
     pub(in crate::kafka) const UNKNOWN_TOPIC_ID: i16 = 100;
+    pub(in crate::kafka) const TRANSACTIONAL_ID_NOT_FOUND: i16 = 105;
 }
 
 /// Longer texts are cut.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
-use basalt_log::FrameSlice;
+use basalt_log::{Aborted, AbortedTransactions, FrameSlice, Isolation};
 use basalt_proto::batch::hole;
 use basalt_proto::{Offset, PartitionId, TopicName};
 use futures::stream::{FuturesUnordered, StreamExt};
@@ -32,6 +32,8 @@ use crate::output::{Output, Then};
 use crate::shared::Shared;
 use crate::{Counters, ShutdownSignal};
 
+/// Records of transactions that were committed, and of none.
+const READ_COMMITTED: i8 = 1;
 /// Topics by id instead of by name.
 const IDS_FROM: i16 = 13;
 /// A session's epoch when there is none, or a new one is asked for.
@@ -70,19 +72,27 @@ struct Part {
     slice: Option<FrameSlice>,
     /// Where the offsets end that have no record and are followed by none, if it asks for such a one.
     hole_end: Option<Offset>,
+    /// The void transactions of what is hot, for whoever leaves their records out.
+    aborted: Option<Arc<AbortedTransactions>>,
     pieces: Vec<Piece>,
+    /// Those that `pieces` have batches of.
+    aborted_there: Vec<Aborted>,
 }
 
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     log_start_offset: Offset,
     high_watermark: Offset,
+    stable_offset: Offset,
+    /// Where what is read ends: one of the two.
+    end: Offset,
 }
 
 /// What is read of the partitions: a request's, in its order.
 struct Fetching<'a> {
     connection: &'a Connection<'a>,
     output: &'a Output<'a>,
+    isolation: Isolation,
     parts: Vec<Part>,
     /// Which part is read first.
     first: usize,
@@ -143,6 +153,10 @@ impl Fetch {
         let mut fetching = Fetching {
             connection,
             output,
+            isolation: match request.isolation_level {
+                READ_COMMITTED => Isolation::Committed,
+                _ => Isolation::Uncommitted,
+            },
             first: memory.turn(&parts),
             parts,
             max_bytes: asked.min(u64::from(shared.config.max_fetch_bytes)),
@@ -179,7 +193,9 @@ impl Fetch {
                 error_code: code::NONE,
                 slice: None,
                 hole_end: None,
+                aborted: None,
                 pieces: Vec::new(),
+                aborted_there: Vec::new(),
             }));
         }
         parts
@@ -260,7 +276,8 @@ impl Fetching<'_> {
             // The first one gets a batch in any case; for the others there has to be room.
             let wanted = part.max_bytes.min(left).max(1);
             let skip = bytes > 0 && (left == 0 || part.max_bytes == 0);
-            part.read(self.connection.shared, self.output, wanted, skip)
+            let shared = self.connection.shared;
+            part.read(shared, self.output, self.isolation, wanted, skip)
                 .await;
             bytes += part.slice.as_ref().map_or(0, FrameSlice::len);
             if at % TURN_PARTS == TURN_PARTS - 1 {
@@ -297,13 +314,16 @@ impl Fetching<'_> {
             };
             let want = Want {
                 log_start_offset: bounds.log_start_offset,
-                high_watermark: bounds.high_watermark,
+                end: bounds.end,
                 max_bytes: part.max_bytes.min(self.max_bytes.saturating_sub(total)),
                 max_copied_bytes: copies_left,
                 at_least_one: total == 0,
             };
-            match collect(self.output.lane, partition, want, slice).await {
-                Ok(pieces) => part.pieces = pieces,
+            let aborted = part.aborted.as_deref();
+            match collect(self.output.lane, partition, want, aborted, slice).await {
+                Ok(collected) => {
+                    (part.pieces, part.aborted_there) = (collected.pieces, collected.aborted);
+                }
                 Err(refusal) => part.fail(self.connection.shared, &refusal),
             }
             total += part.pieces.iter().map(Piece::len).sum::<u64>();
@@ -331,11 +351,18 @@ impl Part {
         let (Some(slice), Some(bounds)) = (&self.slice, self.bounds) else {
             return false;
         };
-        slice.next_offset < bounds.high_watermark
+        slice.next_offset < bounds.end
     }
 
     /// Reads frames from the offset asked for on, unless `skip`; notes bounds and errors.
-    async fn read(&mut self, shared: &Shared, output: &Output<'_>, max_bytes: u64, skip: bool) {
+    async fn read(
+        &mut self,
+        shared: &Shared,
+        output: &Output<'_>,
+        isolation: Isolation,
+        max_bytes: u64,
+        skip: bool,
+    ) {
         (self.slice, self.hole_end) = (None, None);
         let partition = match &self.found {
             Ok(partition) => Arc::clone(partition),
@@ -348,10 +375,21 @@ impl Part {
             return self.fail(shared, &refusal);
         }
         let bounds = partition.offsets();
+        let end = match isolation {
+            Isolation::Uncommitted => bounds.high_watermark,
+            Isolation::Committed => bounds.stable_offset,
+        };
         self.bounds = Some(Bounds {
             log_start_offset: bounds.log_start_offset,
             high_watermark: bounds.high_watermark,
+            stable_offset: bounds.stable_offset,
+            end,
         });
+        // Before anything is read: what is forgotten after that is not read hot any more.
+        self.aborted = match isolation {
+            Isolation::Uncommitted => None,
+            Isolation::Committed => Some(partition.hot().aborted_transactions()),
+        };
         let from = match u64::try_from(self.fetch_offset).map(Offset) {
             Ok(from) if from >= bounds.log_start_offset && from <= bounds.log_end_offset => from,
             _ => {
@@ -359,11 +397,10 @@ impl Part {
                 return;
             }
         };
-        // Beyond the high watermark, but not beyond the end, lies what is being made durable.
-        if skip || from >= bounds.high_watermark {
+        // Beyond it, but not beyond the log's end, lies what is being made durable, or is not decided.
+        if skip || from >= end {
             return;
         }
-        let end = bounds.high_watermark;
         match output
             .lane
             .read_ready(&partition, from, end, max_bytes)

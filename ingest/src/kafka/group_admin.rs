@@ -1,4 +1,5 @@
-//! What operators ask of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete.
+//! What operators ask of groups: ListGroups, DescribeGroups, DeleteGroups, OffsetDelete. Told and done when what came before on the
+//! connection is.
 
 use basalt_log::Change;
 use basalt_proto::{GroupName, PartitionId, TopicName};
@@ -15,6 +16,7 @@ use kafka_protocol::messages::{
 };
 use kafka_protocol::protocol::StrBytes;
 
+use super::Waiting;
 use super::coordinator::Described;
 use super::error::{code, of_commit};
 use super::membership::text;
@@ -30,80 +32,98 @@ const CONSUMER: &str = "consumer";
 
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) fn list(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn list<'a>(shared: &'a Shared, request: &Request<'_>) -> Result<Waiting<'a>, Refusal> {
     let asked: ListGroupsRequest = request.decode()?;
-    let wanted = |filter: &[StrBytes], is: &str| {
-        filter.is_empty() || filter.iter().any(|one| one.eq_ignore_ascii_case(is))
-    };
-    let groups = shared.coordinator.list().into_iter();
-    let groups = groups.filter(|(_, _, state)| {
-        wanted(&asked.states_filter, state) && wanted(&asked.types_filter, CLASSIC)
-    });
-    let groups = groups.map(|(name, protocol_type, state)| {
-        ListedGroup::default()
-            .with_group_id(StrBytes::from_string(name.to_string()).into())
-            .with_protocol_type(text(&protocol_type))
-            .with_group_state(StrBytes::from_static_str(state))
-            .with_group_type(StrBytes::from_static_str(CLASSIC))
-    });
-    let body = ListGroupsResponse::default().with_groups(groups.collect());
-    message(&request.head, &body)
-}
-
-/// # Errors
-/// A [`Refusal`] when the request is malformed.
-pub(super) fn describe(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
-    let asked: DescribeGroupsRequest = request.decode()?;
-    let mut named = std::collections::BTreeSet::new();
-    // Each once: what a group has is told in full for each time that it is named.
-    let groups = asked
-        .groups
-        .into_iter()
-        .filter(|id| named.insert(id.clone()));
-    let groups = groups.map(|id| {
-        let (error, described) = match GroupName::new(&id) {
-            Ok(name) => (code::NONE, shared.coordinator.describe(&name)),
-            Err(_) => (code::INVALID_GROUP_ID, Described::dead()),
+    let head = request.head;
+    let answer = async move {
+        let wanted = |filter: &[StrBytes], is: &str| {
+            filter.is_empty() || filter.iter().any(|one| one.eq_ignore_ascii_case(is))
         };
-        let members = described.members.into_iter().map(|member| {
-            DescribedGroupMember::default()
-                .with_member_id(text(&member.member_id))
-                .with_group_instance_id(member.instance_id.as_ref().map(text))
-                .with_client_id(text(&member.client_id))
-                .with_client_host(text(&member.client_host))
-                .with_member_metadata(member.metadata)
-                .with_member_assignment(member.assignment)
+        let groups = shared.coordinator.list().into_iter();
+        let groups = groups.filter(|(_, _, state)| {
+            wanted(&asked.states_filter, state) && wanted(&asked.types_filter, CLASSIC)
         });
-        DescribedGroup::default()
-            .with_error_code(error)
-            .with_group_id(id)
-            .with_group_state(StrBytes::from_static_str(described.state))
-            .with_protocol_type(text(&described.protocol_type))
-            .with_protocol_data(text(&described.protocol))
-            .with_members(members.collect())
-    });
-    let body = DescribeGroupsResponse::default().with_groups(groups.collect());
-    message(&request.head, &body)
+        let groups = groups.map(|(name, protocol_type, state)| {
+            ListedGroup::default()
+                .with_group_id(StrBytes::from_string(name.to_string()).into())
+                .with_protocol_type(text(&protocol_type))
+                .with_group_state(StrBytes::from_static_str(state))
+                .with_group_type(StrBytes::from_static_str(CLASSIC))
+        });
+        let body = ListGroupsResponse::default().with_groups(groups.collect());
+        message(&head, &body)
+    };
+    Ok(Waiting::new(answer, None))
 }
 
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) async fn delete(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn describe<'a>(
+    shared: &'a Shared,
+    request: &Request<'_>,
+) -> Result<Waiting<'a>, Refusal> {
+    let asked: DescribeGroupsRequest = request.decode()?;
+    let head = request.head;
+    let answer = async move {
+        let mut named = std::collections::BTreeSet::new();
+        // Each once: what a group has is told in full for each time that it is named.
+        let groups = asked
+            .groups
+            .into_iter()
+            .filter(|id| named.insert(id.clone()));
+        let groups = groups.map(|id| {
+            let (error, described) = match GroupName::new(&id) {
+                Ok(name) => (code::NONE, shared.coordinator.describe(&name)),
+                Err(_) => (code::INVALID_GROUP_ID, Described::dead()),
+            };
+            let members = described.members.into_iter().map(|member| {
+                DescribedGroupMember::default()
+                    .with_member_id(text(&member.member_id))
+                    .with_group_instance_id(member.instance_id.as_ref().map(text))
+                    .with_client_id(text(&member.client_id))
+                    .with_client_host(text(&member.client_host))
+                    .with_member_metadata(member.metadata)
+                    .with_member_assignment(member.assignment)
+            });
+            DescribedGroup::default()
+                .with_error_code(error)
+                .with_group_id(id)
+                .with_group_state(StrBytes::from_static_str(described.state))
+                .with_protocol_type(text(&described.protocol_type))
+                .with_protocol_data(text(&described.protocol))
+                .with_members(members.collect())
+        });
+        let body = DescribeGroupsResponse::default().with_groups(groups.collect());
+        message(&head, &body)
+    };
+    Ok(Waiting::new(answer, None))
+}
+
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) fn delete<'a>(
+    shared: &'a Shared,
+    request: &Request<'_>,
+) -> Result<Waiting<'a>, Refusal> {
     let asked: DeleteGroupsRequest = request.decode()?;
-    // All at a time: they share a sync.
-    let results = join_all(asked.groups_names.into_iter().map(async |id| {
-        let deleted = async {
-            let name = GroupName::new(&id).map_err(|_| code::INVALID_GROUP_ID)?;
-            let pending = shared.coordinator.delete(&name)?;
-            durable(shared, pending).await
-        };
-        let error = deleted.await.err().unwrap_or(code::NONE);
-        DeletableGroupResult::default()
-            .with_group_id(id)
-            .with_error_code(error)
-    }));
-    let body = DeleteGroupsResponse::default().with_results(results.await);
-    message(&request.head, &body)
+    let head = request.head;
+    let answer = async move {
+        // All at a time: they share a sync.
+        let results = join_all(asked.groups_names.into_iter().map(async |id| {
+            let deleted = async {
+                let name = GroupName::new(&id).map_err(|_| code::INVALID_GROUP_ID)?;
+                let pending = shared.coordinator.delete(&name)?;
+                durable(shared, pending).await
+            };
+            let error = deleted.await.err().unwrap_or(code::NONE);
+            DeletableGroupResult::default()
+                .with_group_id(id)
+                .with_error_code(error)
+        }));
+        let body = DeleteGroupsResponse::default().with_results(results.await);
+        message(&head, &body)
+    };
+    Ok(Waiting::new(answer, None))
 }
 
 async fn durable(shared: &Shared, pending: basalt_log::Pending) -> Result<(), i16> {
@@ -116,61 +136,54 @@ async fn durable(shared: &Shared, pending: basalt_log::Pending) -> Result<(), i1
 
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) async fn delete_offsets(
-    shared: &Shared,
+pub(super) fn delete_offsets<'a>(
+    shared: &'a Shared,
     request: &Request<'_>,
-) -> Result<Vec<u8>, Refusal> {
+) -> Result<Waiting<'a>, Refusal> {
     let asked: OffsetDeleteRequest = request.decode()?;
-    let whole = |error| OffsetDeleteResponse::default().with_error_code(error);
-    let Ok(name) = GroupName::new(&asked.group_id) else {
-        return message(&request.head, &whole(code::INVALID_GROUP_ID));
-    };
-    let described = shared.coordinator.describe(&name);
-    // What its members are subscribed to is theirs to say, and not looked into: a group that consumes keeps all it has.
-    let is_used = !described.members.is_empty();
-    let refused = match &*described.protocol_type {
-        _ if described == Described::dead() => {
-            return message(&request.head, &whole(code::GROUP_ID_NOT_FOUND));
+    let head = request.head;
+    let answer = async move {
+        let whole = |error| OffsetDeleteResponse::default().with_error_code(error);
+        let Ok(name) = GroupName::new(&asked.group_id) else {
+            return message(&head, &whole(code::INVALID_GROUP_ID));
+        };
+        let mut forgotten = Vec::new();
+        let mut topics = Vec::new();
+        for topic in asked.topics {
+            let known = TopicName::new(&topic.name).ok();
+            let partitions = topic.partitions.iter().map(|partition| {
+                let index = partition.partition_index;
+                let error = match known.clone().zip(u32::try_from(index).ok()) {
+                    None => code::UNKNOWN_TOPIC_OR_PARTITION,
+                    Some((name, id)) => {
+                        forgotten.push((name, PartitionId(id)));
+                        code::NONE
+                    }
+                };
+                OffsetDeleteResponsePartition::default()
+                    .with_partition_index(index)
+                    .with_error_code(error)
+            });
+            let partitions = partitions.collect();
+            let topic = OffsetDeleteResponseTopic::default().with_name(topic.name);
+            topics.push(topic.with_partitions(partitions));
         }
-        CONSUMER if is_used => Some(code::GROUP_SUBSCRIBED_TO_TOPIC),
-        _ if is_used => return message(&request.head, &whole(code::NON_EMPTY_GROUP)),
-        _ => None,
+        let forgotten = shared.coordinator.forget(&name, Change::Forget(forgotten));
+        let body = match forgotten {
+            Ok(pending) => match durable(shared, pending).await {
+                Ok(()) => OffsetDeleteResponse::default().with_topics(topics),
+                Err(error) => whole(error),
+            },
+            // What its members are subscribed to is theirs to say, and not looked into: a group that consumes keeps all it has.
+            Err(described) if &*described.protocol_type == CONSUMER => {
+                let partitions = topics.iter_mut().flat_map(|topic| &mut topic.partitions);
+                partitions.for_each(|one| one.error_code = code::GROUP_SUBSCRIBED_TO_TOPIC);
+                OffsetDeleteResponse::default().with_topics(topics)
+            }
+            Err(described) if described == Described::dead() => whole(code::GROUP_ID_NOT_FOUND),
+            Err(_) => whole(code::NON_EMPTY_GROUP),
+        };
+        message(&head, &body)
     };
-    let mut forgotten = Vec::new();
-    let mut topics = Vec::new();
-    for topic in asked.topics {
-        let known = TopicName::new(&topic.name).ok();
-        let partitions = topic.partitions.iter().map(|partition| {
-            let index = partition.partition_index;
-            let key = known.clone().zip(u32::try_from(index).ok());
-            let error = match (refused, key) {
-                (Some(refused), _) => refused,
-                (None, None) => code::UNKNOWN_TOPIC_OR_PARTITION,
-                (None, Some((name, id))) => {
-                    forgotten.push((name, PartitionId(id)));
-                    code::NONE
-                }
-            };
-            OffsetDeleteResponsePartition::default()
-                .with_partition_index(index)
-                .with_error_code(error)
-        });
-        let partitions = partitions.collect();
-        topics.push(
-            OffsetDeleteResponseTopic::default()
-                .with_name(topic.name)
-                .with_partitions(partitions),
-        );
-    }
-    if !forgotten.is_empty() {
-        let change = Change::Forget(forgotten);
-        let pending = shared.log.log().groups().begin(&name, change);
-        if let Err(error) = durable(shared, pending).await {
-            return message(&request.head, &whole(error));
-        }
-    }
-    message(
-        &request.head,
-        &OffsetDeleteResponse::default().with_topics(topics),
-    )
+    Ok(Waiting::new(answer, None))
 }

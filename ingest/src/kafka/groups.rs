@@ -1,12 +1,11 @@
 //! Committed offsets, of members of groups and of whoever assigns partitions to itself; native groups have the same ones.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::Arc;
 
 use basalt_log::{Change, Commit, Committed};
 use basalt_proto::{GroupName, Offset, PartitionId, TopicName};
 use kafka_protocol::messages::find_coordinator_response::Coordinator;
-use kafka_protocol::messages::offset_commit_request::OffsetCommitRequestPartition;
 use kafka_protocol::messages::offset_commit_response::{
     OffsetCommitResponsePartition, OffsetCommitResponseTopic,
 };
@@ -25,14 +24,14 @@ use super::coordinator::Identity;
 use super::error::{code, of_commit};
 use super::membership::name;
 use super::node::{NO_LEADER_EPOCH, NODE_ID, Node};
-use super::request::Request;
+use super::request::{Head, Request};
 use super::response::message;
 use crate::Counters;
 use crate::error::Refusal;
 use crate::shared::Shared;
 
-/// The one kind of coordinator there is.
-const GROUP: i8 = 0;
+/// Kinds of coordinators: of a group, of a transactional id.
+const KINDS: [i8; 2] = [0, 1];
 /// From here on several keys are asked for at a time.
 const KEYS_FROM: i16 = 4;
 /// From here on an answer as a whole has a place for an error.
@@ -45,13 +44,10 @@ const NO_OFFSET: i64 = -1;
 /// A [`Refusal`] when the request is malformed.
 pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
     let asked: FindCoordinatorRequest = request.decode()?;
-    let failed = (asked.key_type != GROUP).then(|| {
-        let text = "only consumer groups have a coordinator here";
-        // Of transactional ids: clients then give up at once.
-        (
-            code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-            StrBytes::from_static_str(text),
-        )
+    let failed = (!KINDS.contains(&asked.key_type)).then(|| {
+        let text = "only consumer groups and transactional ids have a coordinator here";
+        // Of share groups.
+        (code::INVALID_REQUEST, StrBytes::from_static_str(text))
     });
     let body = if request.head.version >= KEYS_FROM {
         let coordinators = asked.coordinator_keys.into_iter().map(|key| {
@@ -89,13 +85,15 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
 ///
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting, Refusal> {
+pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting<'static>, Refusal> {
     let asked: OffsetCommitRequest = request.decode()?;
     let head = request.head;
     let mut commits = Vec::new();
     let checked = asked.topics.iter().map(|topic| {
         let partitions = topic.partitions.iter().map(|partition| {
-            let checked = check(shared, &topic.name, partition);
+            let metadata = partition.committed_metadata.as_deref();
+            let (index, offset) = (partition.partition_index, partition.committed_offset);
+            let checked = check_offset(shared, &topic.name, index, offset, metadata);
             let code = checked.as_ref().err().copied().unwrap_or(code::NONE);
             commits.extend(checked);
             (partition.partition_index, code)
@@ -110,15 +108,14 @@ pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting, 
     };
     let count = commits.len() as u64;
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
-    let begun = group.and_then(|group| {
-        let change = || Change::Commit(commits);
-        shared.coordinator.commit(&group, &who, change)
-    });
+    let change = (!commits.is_empty()).then(|| Change::Commit(commits));
+    let begun = group.and_then(|group| shared.coordinator.commit(&group, &who, change));
     let counters = Arc::clone(&shared.counters);
     let answer = async move {
         let stored = match begun {
             Err(code) => Err(code),
-            Ok(pending) => pending.durable().await.map_err(|error| {
+            Ok(None) => Ok(()),
+            Ok(Some(pending)) => pending.durable().await.map_err(|error| {
                 let kind = Refusal::from(error).kind;
                 counters.refuse(kind, 1);
                 of_commit(kind)
@@ -144,23 +141,25 @@ pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting, 
 }
 
 /// What is to be stored of a partition, if it may be.
-fn check(
+pub(super) fn check_offset(
     shared: &Shared,
     topic: &str,
-    commit: &OffsetCommitRequestPartition,
+    partition: i32,
+    offset: i64,
+    metadata: Option<&str>,
 ) -> Result<Commit, i16> {
-    let metadata = commit.committed_metadata.as_deref().unwrap_or_default();
+    let metadata = metadata.unwrap_or_default();
     if metadata.len() > shared.config.groups.max_metadata_bytes {
         return Err(code::OFFSET_METADATA_TOO_LARGE);
     }
     let unknown = code::UNKNOWN_TOPIC_OR_PARTITION;
     let topic = TopicName::new(topic).map_err(|_| unknown)?;
     let topic = shared.log.log().topic(&topic).ok_or(unknown)?;
-    let partition = u32::try_from(commit.partition_index).map_err(|_| unknown)?;
+    let partition = u32::try_from(partition).map_err(|_| unknown)?;
     if partition >= topic.partition_count() {
         return Err(unknown);
     }
-    let offset = u64::try_from(commit.committed_offset);
+    let offset = u64::try_from(offset);
     let offset = offset.map_err(|_| code::OFFSET_OUT_OF_RANGE)?;
     Ok(Commit {
         topic,
@@ -170,11 +169,21 @@ fn check(
     })
 }
 
+/// Told as it is when commits before it on the connection are done.
+///
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+pub(super) fn fetch<'a>(shared: &'a Shared, request: &Request<'_>) -> Result<Waiting<'a>, Refusal> {
     let asked: OffsetFetchRequest = request.decode()?;
-    if request.head.version >= GROUPS_FROM {
+    let head = request.head;
+    Ok(Waiting::new(
+        async move { fetched(shared, &head, asked) },
+        None,
+    ))
+}
+
+fn fetched(shared: &Shared, head: &Head, asked: OffsetFetchRequest) -> Result<Vec<u8>, Refusal> {
+    if head.version >= GROUPS_FROM {
         // Each once: what a group has is told in full for each time that it is named.
         let mut named = BTreeSet::new();
         let groups = asked.groups.into_iter();
@@ -186,14 +195,16 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
                     .map(|topic| (topic.name.to_string(), topic.partition_indexes))
                     .collect()
             });
-            let (error_code, topics) = committed(shared, &group.group_id, topics);
+            let (error_code, topics) =
+                committed(shared, &group.group_id, topics, asked.require_stable);
             let topics = topics.into_iter().map(|(name, offsets)| {
                 let partitions = offsets.into_iter().map(|(index, found)| {
                     OffsetFetchResponsePartitions::default()
                         .with_partition_index(index)
-                        .with_committed_offset(offset_of(found.as_ref()))
+                        .with_committed_offset(offset_of(&found))
                         .with_committed_leader_epoch(NO_LEADER_EPOCH)
-                        .with_metadata(Some(metadata_of(found.as_ref())))
+                        .with_metadata(Some(metadata_of(&found)))
+                        .with_error_code(found.err().unwrap_or(code::NONE))
                 });
                 OffsetFetchResponseTopics::default()
                     .with_name(StrBytes::from_string(name).into())
@@ -205,7 +216,7 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
                 .with_topics(topics.collect())
         });
         let body = OffsetFetchResponse::default().with_groups(groups.collect());
-        return message(&request.head, &body);
+        return message(head, &body);
     }
     let topics = asked.topics.map(|topics| {
         let named = topics.into_iter();
@@ -213,47 +224,50 @@ pub(super) fn fetch(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, R
             .map(|topic| (topic.name.to_string(), topic.partition_indexes))
             .collect()
     });
-    let (error_code, topics) = committed(shared, &asked.group_id, topics);
+    let (error_code, topics) = committed(shared, &asked.group_id, topics, asked.require_stable);
     let topics = topics.into_iter().map(|(name, offsets)| {
         let partitions = offsets.into_iter().map(|(index, found)| {
             OffsetFetchResponsePartition::default()
                 .with_partition_index(index)
-                .with_committed_offset(offset_of(found.as_ref()))
+                .with_committed_offset(offset_of(&found))
                 .with_committed_leader_epoch(NO_LEADER_EPOCH)
-                .with_metadata(Some(metadata_of(found.as_ref())))
+                .with_metadata(Some(metadata_of(&found)))
                 // Version 1 has no other place for it.
-                .with_error_code(error_code)
+                .with_error_code(found.err().unwrap_or(error_code))
         });
         OffsetFetchResponseTopic::default()
             .with_name(StrBytes::from_string(name).into())
             .with_partitions(partitions.collect())
     });
-    let whole = match request.head.version {
+    let whole = match head.version {
         ERROR_FROM.. => error_code,
         _ => code::NONE,
     };
     let body = OffsetFetchResponse::default()
         .with_error_code(whole)
         .with_topics(topics.collect());
-    message(&request.head, &body)
+    message(head, &body)
 }
 
-fn offset_of(committed: Option<&Committed>) -> i64 {
+fn offset_of(committed: &Result<Option<Committed>, i16>) -> i64 {
+    let committed = committed.as_ref().ok().and_then(Option::as_ref);
     committed.map_or(NO_OFFSET, |committed| committed.offset.0.cast_signed())
 }
 
-fn metadata_of(committed: Option<&Committed>) -> StrBytes {
+fn metadata_of(committed: &Result<Option<Committed>, i16>) -> StrBytes {
+    let committed = committed.as_ref().ok().and_then(Option::as_ref);
     let metadata = committed.map(|committed| committed.metadata.to_string());
     StrBytes::from_string(metadata.unwrap_or_default())
 }
 
 /// Partitions by topic, of those asked for or of all that have an offset.
-type ByTopic = Vec<(String, Vec<(i32, Option<Committed>)>)>;
+type ByTopic = Vec<(String, Vec<(i32, Result<Option<Committed>, i16>)>)>;
 
 fn committed(
     shared: &Shared,
     group: &str,
     asked: Option<Vec<(String, Vec<i32>)>>,
+    require_stable: bool,
 ) -> (i16, ByTopic) {
     let groups = shared.log.log().groups();
     let group = GroupName::new(group);
@@ -261,10 +275,22 @@ fn committed(
         Ok(_) => code::NONE,
         Err(_) => code::INVALID_GROUP_ID,
     };
+    // An open transaction is about to say otherwise, or not.
+    let pending = match (&group, require_stable) {
+        (Ok(group), true) => shared.transactions.pending(group),
+        _ => HashSet::new(),
+    };
+    let stable = |topic: &TopicName, partition, found| match !pending.is_empty()
+        && pending.contains(&(topic.clone(), partition))
+    {
+        true => Err(code::UNSTABLE_OFFSET_COMMIT),
+        false => Ok(found),
+    };
     let Some(asked) = asked else {
         let mut all = BTreeMap::<_, Vec<_>>::new();
         for (topic, partition, committed) in group.iter().flat_map(|group| groups.of(group)) {
-            let committed = (partition.0.cast_signed(), Some(committed));
+            let committed = stable(&topic, partition, Some(committed));
+            let committed = (partition.0.cast_signed(), committed);
             all.entry(topic.to_string()).or_default().push(committed);
         }
         return (error_code, all.into_iter().collect());
@@ -274,9 +300,10 @@ fn committed(
         let of_partition = |index: i32| {
             let found = match (&group, &name, u32::try_from(index)) {
                 (Ok(group), Ok(name), Ok(index)) => {
-                    groups.committed(group, name, PartitionId(index))
+                    let partition = PartitionId(index);
+                    stable(name, partition, groups.committed(group, name, partition))
                 }
-                _ => None,
+                _ => Ok(None),
             };
             (index, found)
         };

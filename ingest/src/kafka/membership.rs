@@ -21,6 +21,12 @@ use crate::connection::Connection;
 use crate::error::Refusal;
 use crate::shared::Shared;
 
+/// Protocols a member may have: each is compared with every other member's.
+const MAX_PROTOCOLS: usize = 32;
+/// Bytes of a member's own names, at most: its client's is cut, another is refused.
+const MAX_NAME_BYTES: usize = 255;
+/// The shortest that a rebalance waits for a member.
+const MIN_REBALANCE: Duration = Duration::from_secs(1);
 /// From here on a member without an id is given one first.
 const KNOWN_ID_FROM: i16 = 4;
 /// From here on an answer may name no protocol.
@@ -57,7 +63,10 @@ fn millis(count: i32) -> Duration {
 
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) fn join(connection: &Connection<'_>, request: &Request<'_>) -> Result<Waiting, Refusal> {
+pub(super) fn join(
+    connection: &Connection<'_>,
+    request: &Request<'_>,
+) -> Result<Waiting<'static>, Refusal> {
     let asked: JoinGroupRequest = request.decode()?;
     let head = request.head;
     let member_id = name(&asked.member_id);
@@ -65,6 +74,12 @@ pub(super) fn join(connection: &Connection<'_>, request: &Request<'_>) -> Result
     let Ok(group) = GroupName::new(&asked.group_id) else {
         return Ok(Waiting::done(refused(code::INVALID_GROUP_ID)?));
     };
+    let instance = asked.group_instance_id.as_deref().unwrap_or_default();
+    if asked.protocols.len() > MAX_PROTOCOLS || instance.len() > MAX_NAME_BYTES {
+        return Ok(Waiting::done(refused(code::INVALID_REQUEST)?));
+    }
+    let mut client_id = String::from_utf8_lossy(request.client_id).into_owned();
+    client_id.truncate(client_id.floor_char_boundary(MAX_NAME_BYTES));
     let session = millis(asked.session_timeout_ms);
     // The first version has none of its own.
     let rebalance = match asked.rebalance_timeout_ms {
@@ -74,10 +89,10 @@ pub(super) fn join(connection: &Connection<'_>, request: &Request<'_>) -> Result
     let protocols = asked.protocols.iter();
     let join = Join {
         instance_id: some_name(asked.group_instance_id.as_ref()),
-        client_id: Name::from(String::from_utf8_lossy(request.client_id)),
+        client_id: client_id.into(),
         client_host: format!("/{}", connection.peer.ip().to_canonical()).into(),
         session,
-        rebalance,
+        rebalance: rebalance.max(MIN_REBALANCE),
         protocol_type: name(&asked.protocol_type),
         protocols: protocols
             .map(|one| (name(&one.name), owned(&one.metadata)))
@@ -120,7 +135,7 @@ fn joined_message(head: &Head, joined: Joined) -> Result<Vec<u8>, Refusal> {
 
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
-pub(super) fn sync(shared: &Shared, request: &Request<'_>) -> Result<Waiting, Refusal> {
+pub(super) fn sync(shared: &Shared, request: &Request<'_>) -> Result<Waiting<'static>, Refusal> {
     let asked: SyncGroupRequest = request.decode()?;
     let head = request.head;
     let refused = |error| synced_message(&head, Synced::refused(error));
@@ -181,19 +196,21 @@ pub(super) fn heartbeat(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8
 pub(super) fn leave(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
     let asked: LeaveGroupRequest = request.decode()?;
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
-    let go = |member: &StrBytes, instance: Option<&StrBytes>| {
-        let group = group.as_ref().map_err(|code| *code)?;
-        let instance = some_name(instance);
-        shared
-            .coordinator
-            .leave(group, &name(member), instance.as_ref())
+    let leave = |members: &[(Name, Option<Name>)]| match &group {
+        Ok(group) => shared.coordinator.leave(group, members),
+        Err(code) => vec![Err(*code); members.len()],
     };
     let body = if request.head.version < LEAVING_MEMBERS_FROM {
-        let left = go(&asked.member_id, None);
-        LeaveGroupResponse::default().with_error_code(left.err().unwrap_or(code::NONE))
+        let left = leave(&[(name(&asked.member_id), None)]);
+        let error = left.into_iter().find_map(Result::err);
+        LeaveGroupResponse::default().with_error_code(error.unwrap_or(code::NONE))
     } else {
-        let members = asked.members.into_iter().map(|member| {
-            let left = go(&member.member_id, member.group_instance_id.as_ref());
+        let members = asked.members.iter().map(|member| {
+            let instance = some_name(member.group_instance_id.as_ref());
+            (name(&member.member_id), instance)
+        });
+        let left = leave(&members.collect::<Vec<_>>());
+        let members = asked.members.into_iter().zip(left).map(|(member, left)| {
             MemberResponse::default()
                 .with_error_code(left.err().unwrap_or(code::NONE))
                 .with_member_id(member.member_id)

@@ -41,8 +41,11 @@ pub(crate) mod producers;
 mod records;
 mod request;
 mod response;
+mod stored;
 mod timestamps;
 mod topics;
+mod transactional;
+pub(crate) mod transactions;
 mod versions;
 mod wire;
 
@@ -71,7 +74,7 @@ const PARTITION_BYTES: usize = 256;
 const MIN_SHARE_BYTES: usize = 4096;
 
 /// What the reading half leaves to be written.
-enum Answer {
+enum Answer<'a> {
     /// A whole answer.
     Message(Vec<u8>),
     /// Batches that are appended and may not be on the disk yet.
@@ -79,19 +82,19 @@ enum Answer {
     /// What is read when its turn has come.
     Fetch(Box<fetch::Fetch>),
     /// What depends on others: members of a group, or the disk.
-    Waiting(Waiting),
+    Waiting(Waiting<'a>),
 }
 
-/// An answer that is not known yet.
-struct Waiting {
-    answer: BoxFuture<'static, Result<Vec<u8>, Refusal>>,
+/// An answer that is not known yet, or is to be as things stand when those before it have left.
+struct Waiting<'a> {
+    answer: BoxFuture<'a, Result<Vec<u8>, Refusal>>,
     /// What is answered if the server stops, or the peer, before it is known; `None` where that is soon in any case.
     instead: Option<Vec<u8>>,
 }
 
-impl Waiting {
+impl<'a> Waiting<'a> {
     fn new(
-        answer: impl Future<Output = Result<Vec<u8>, Refusal>> + Send + 'static,
+        answer: impl Future<Output = Result<Vec<u8>, Refusal>> + Send + 'a,
         instead: Option<Vec<u8>>,
     ) -> Self {
         let answer = answer.boxed();
@@ -104,8 +107,8 @@ impl Waiting {
 }
 
 /// An answer and its share of the connection's memory.
-struct Work {
-    answer: Answer,
+struct Work<'a> {
+    answer: Answer<'a>,
     _memory: Option<OwnedSemaphorePermit>,
 }
 
@@ -159,12 +162,12 @@ pub(crate) async fn serve(
 struct Reader<'a> {
     connection: &'a Connection<'a>,
     node: &'a Node,
-    work: mpsc::Sender<Work>,
+    work: mpsc::Sender<Work<'a>>,
     /// For answers that are not taken.
     memory: MemoryBudget,
 }
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     /// Takes requests until no more come. `Ok` too when the answering half has ended, which says why.
     async fn run(self, mut input: Input) -> Result<(), ConnectionError> {
         let shared = self.connection.shared;
@@ -209,32 +212,35 @@ impl Reader<'_> {
     ///
     /// # Errors
     /// A [`Refusal`], with which the connection ends.
-    async fn take(&self, request: &[u8]) -> Result<Option<Answer>, Refusal> {
+    async fn take(&self, request: &[u8]) -> Result<Option<Answer<'a>>, Refusal> {
         let request = match parse(request)? {
             Parsed::Request(request) => request,
             Parsed::UnknownApiVersions { correlation_id } => {
                 return versions::answer_unknown(correlation_id).map(|m| Some(Answer::Message(m)));
             }
         };
-        match request.head.api.key {
-            ApiKey::Produce => Ok(produce::take(self.connection.shared, &request)
-                .await?
-                .map(Answer::Produced)),
-            ApiKey::Fetch => Ok(Some(Answer::Fetch(Box::new(fetch::Fetch::of(&request)?)))),
-            ApiKey::JoinGroup => {
-                membership::join(self.connection, &request).map(|w| Some(Answer::Waiting(w)))
+        let connection = self.connection;
+        let shared = connection.shared;
+        let waiting = match request.head.api.key {
+            ApiKey::Produce => {
+                let produced = produce::take(shared, &request).await?;
+                return Ok(produced.map(Answer::Produced));
             }
-            ApiKey::SyncGroup => {
-                membership::sync(self.connection.shared, &request).map(|w| Some(Answer::Waiting(w)))
+            ApiKey::Fetch => {
+                let fetch = fetch::Fetch::of(&request)?;
+                return Ok(Some(Answer::Fetch(Box::new(fetch))));
             }
-            ApiKey::OffsetCommit => {
-                groups::commit(self.connection.shared, &request).map(|w| Some(Answer::Waiting(w)))
-            }
-            _ => self
-                .answer(&request)
-                .await
-                .map(|message| Some(Answer::Message(message))),
-        }
+            ApiKey::JoinGroup => membership::join(connection, &request)?,
+            ApiKey::SyncGroup => membership::sync(shared, &request)?,
+            ApiKey::OffsetCommit => groups::commit(shared, &request)?,
+            ApiKey::OffsetFetch => groups::fetch(shared, &request)?,
+            ApiKey::ListGroups => group_admin::list(shared, &request)?,
+            ApiKey::DescribeGroups => group_admin::describe(shared, &request)?,
+            ApiKey::DeleteGroups => group_admin::delete(shared, &request)?,
+            ApiKey::OffsetDelete => group_admin::delete_offsets(shared, &request)?,
+            _ => return Ok(Some(Answer::Message(self.answer(&request).await?))),
+        };
+        Ok(Some(Answer::Waiting(waiting)))
     }
 
     /// The answer to a request that is done here and now.
@@ -245,6 +251,13 @@ impl Reader<'_> {
             ApiKey::ApiVersions => versions::answer(request),
             ApiKey::Metadata => metadata::answer(shared, node, request).await,
             ApiKey::DescribeCluster => metadata::describe_cluster(node, request),
+            ApiKey::AddPartitionsToTxn => transactional::add_partitions(shared, request).await,
+            ApiKey::AddOffsetsToTxn => transactional::add_offsets(shared, request).await,
+            ApiKey::TxnOffsetCommit => transactional::commit_offsets(shared, request).await,
+            ApiKey::EndTxn => transactional::end(shared, request).await,
+            ApiKey::DescribeTransactions => transactional::describe(shared, request).await,
+            ApiKey::ListTransactions => transactional::list(shared, request).await,
+            ApiKey::DescribeProducers => transactional::describe_producers(shared, request),
             ApiKey::InitProducerId => producers::init(shared, request).await,
             ApiKey::ListOffsets => offsets::answer(connection, request).await,
             ApiKey::CreateTopics => topics::create(shared, request).await,
@@ -254,11 +267,6 @@ impl Reader<'_> {
             ApiKey::FindCoordinator => groups::find_coordinator(node, request),
             ApiKey::Heartbeat => membership::heartbeat(shared, request),
             ApiKey::LeaveGroup => membership::leave(shared, request),
-            ApiKey::ListGroups => group_admin::list(shared, request),
-            ApiKey::DescribeGroups => group_admin::describe(shared, request),
-            ApiKey::DeleteGroups => group_admin::delete(shared, request).await,
-            ApiKey::OffsetDelete => group_admin::delete_offsets(shared, request).await,
-            ApiKey::OffsetFetch => groups::fetch(shared, request),
             key => Err(Refusal::new(
                 ErrorKind::Internal,
                 format!("{key:?} is announced and not served"),
@@ -268,7 +276,7 @@ impl Reader<'_> {
 
     /// Leaves an answer to the answering half, once there is a place and memory for it. `None` when that half has ended, or the
     /// server stops.
-    async fn leave(&self, answer: Answer) -> Option<()> {
+    async fn leave(&self, answer: Answer<'a>) -> Option<()> {
         let held_bytes = match &answer {
             Answer::Message(message) => message.len(),
             Answer::Produced(produced) => produced.held_bytes(),
@@ -311,7 +319,7 @@ struct Answerer<'a> {
 
 impl Answerer<'_> {
     /// Writes answers in order until no more work comes.
-    async fn run(&mut self, mut work: mpsc::Receiver<Work>) -> Result<(), ConnectionError> {
+    async fn run(&mut self, mut work: mpsc::Receiver<Work<'_>>) -> Result<(), ConnectionError> {
         while let Some(Work { answer, _memory }) = work.recv().await {
             match answer {
                 Answer::Message(message) => self.out.extend_from_slice(&message),
@@ -346,7 +354,7 @@ impl Answerer<'_> {
         Ok(())
     }
 
-    async fn waiting(&mut self, waiting: Waiting) -> Result<(), ConnectionError> {
+    async fn waiting(&mut self, waiting: Waiting<'_>) -> Result<(), ConnectionError> {
         let Waiting {
             mut answer,
             instead,

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use basalt_columnar::TieredPartition;
+use basalt_log::Isolation;
 use basalt_proto::{ErrorKind, Offset, PartitionId, TopicName};
 use kafka_protocol::messages::list_offsets_request::ListOffsetsPartition;
 use kafka_protocol::messages::list_offsets_response::{
@@ -18,6 +19,8 @@ use super::timestamps::{self, Found};
 use crate::connection::Connection;
 use crate::error::Refusal;
 
+/// Of the records of transactions that were committed, and of none.
+const READ_COMMITTED: i8 = 1;
 /// What is asked for instead of a time.
 const LATEST: i64 = -1;
 const EARLIEST: i64 = -2;
@@ -47,7 +50,13 @@ pub(super) async fn answer(
                 .with_partition_index(partition.partition_index)
                 .with_leader_epoch(NO_LEADER_EPOCH);
             let found = match is_first {
-                true => find(connection, &topic.name, &partition, version).await,
+                true => {
+                    let isolation = match asked.isolation_level {
+                        READ_COMMITTED => Isolation::Committed,
+                        _ => Isolation::Uncommitted,
+                    };
+                    find(connection, &topic.name, &partition, version, isolation).await
+                }
                 false => Err(Failure::new(
                     code::INVALID_REQUEST,
                     "the partition is named more than once",
@@ -76,6 +85,7 @@ async fn find(
     topic: &str,
     asked: &ListOffsetsPartition,
     version: i16,
+    isolation: Isolation,
 ) -> Result<Option<Found>, Failure> {
     let shared = connection.shared;
     let topic = TopicName::new(topic).map_err(Refusal::from)?;
@@ -84,6 +94,11 @@ async fn find(
         Failure::new(code::UNKNOWN_TOPIC_OR_PARTITION, message)
     })?;
     let partition = shared.existing_partition(&topic, PartitionId(index))?;
+    // What is beyond is not there for whoever asks.
+    let end = || match isolation {
+        Isolation::Uncommitted => partition.offsets().high_watermark,
+        Isolation::Committed => partition.offsets().stable_offset,
+    };
     let bound = |offset: Offset| {
         Ok(Some(Found {
             offset,
@@ -91,7 +106,7 @@ async fn find(
         }))
     };
     let found = match asked.timestamp {
-        LATEST => return bound(partition.offsets().high_watermark),
+        LATEST => return bound(end()),
         EARLIEST => return bound(partition.offsets().log_start_offset),
         EARLIEST_LOCAL if version >= EARLIEST_LOCAL_FROM => {
             return bound(earliest_local(&partition));
@@ -108,6 +123,7 @@ async fn find(
             unless_stopped(connection, first).await
         }
     };
+    let found = found.map(|found| found.filter(|found| found.offset < end()));
     found.map_err(|refusal| {
         shared.counters.refuse(refusal.kind, 1);
         Failure::new(of_fetch(refusal.kind), refusal.message)

@@ -5,7 +5,7 @@
 //!   broker sets it, and so some producers leave that to it.
 //!
 //! A batch that its producer has numbered is stored once, however often it is sent, and answered with its offset each time (LOG-15);
-//! each time once it is durable. Transactional batches are refused.
+//! each time once it is durable. A batch of a transaction is appended only while that is open (TXN-1).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -31,6 +31,7 @@ use super::error::{Failure, code};
 use super::node::NO_LEADER_EPOCH;
 use super::request::{Head, Request};
 use super::response::message;
+use super::transactions::Writer;
 use super::wire::{Malformed, Reader};
 use crate::commit_wait::CommitWait;
 use crate::error::Refusal;
@@ -76,13 +77,13 @@ pub(super) async fn take(
 ) -> Result<Option<Produced>, Refusal> {
     let malformed = |error: Malformed| request.malformed(&error.to_string());
     let mut reader = Reader::new(request.body, request.head.is_flexible());
-    let transactional = reader.text().map_err(malformed)?.is_some();
+    let transactional_id = reader.text().map_err(malformed)?;
+    let transactional_id = transactional_id.map(String::from_utf8_lossy);
     let acks = reader.i16().map_err(malformed)?;
     reader.take(4).map_err(malformed)?;
     // Walked over once before anything is stored, so that half a request is not.
     walk(&mut reader.clone()).map_err(malformed)?;
     let level = match acks {
-        _ if transactional => Err(unserved("transactions")),
         -1..=1 => Ok(acks),
         _ => Err(Failure::new(
             code::INVALID_REQUIRED_ACKS,
@@ -102,7 +103,13 @@ pub(super) async fn take(
             let outcome = match &level {
                 Ok(acks) => {
                     let version = request.head.version;
-                    append(shared, name, index, records, *acks, version).await
+                    let id = transactional_id.as_deref();
+                    let records = Records {
+                        records,
+                        version,
+                        id,
+                    };
+                    append(shared, name, index, &records, *acks).await
                 }
                 Err(failure) => Err(failure.clone()),
             };
@@ -145,11 +152,12 @@ fn walk(reader: &mut Reader<'_>) -> Result<(), Malformed> {
     reader.tags()
 }
 
-fn unserved(what: &str) -> Failure {
-    Failure::new(
-        code::INVALID_REQUEST,
-        format!("{what} are not served yet: produce without a transactional.id"),
-    )
+/// What a partition is sent.
+struct Records<'a> {
+    records: &'a [u8],
+    version: i16,
+    /// The transactional id of the request.
+    id: Option<&'a str>,
 }
 
 /// Checks the batches of one partition and appends them.
@@ -157,10 +165,12 @@ async fn append(
     shared: &Shared,
     topic: &[u8],
     index: i32,
-    records: &[u8],
+    sent: &Records<'_>,
     acks: i16,
-    version: i16,
 ) -> Result<Appended, Failure> {
+    let Records {
+        records, version, ..
+    } = *sent;
     let limits = &shared.config.limits;
     let topic = TopicName::from_bytes(topic).map_err(Refusal::from)?;
     let unknown = |_| {
@@ -176,14 +186,16 @@ async fn append(
     };
     let verifier = &shared.verifier;
     let mut frames = frames(records, limits, version).inspect_err(log)?;
-    let mut checked = verifier.whole(FrameCheck::new(&frames, *limits)).await;
+    let check = FrameCheck::new(&frames, *limits).with_transactions();
+    let mut checked = verifier.whole(check).await;
     if let Err(FrameError::Batch {
         source: BatchError::MaxTimestamp { .. },
     }) = checked
     {
         let late = || restamped(records, limits, version);
         frames = verifier.beside(late).await.inspect_err(log)?;
-        checked = verifier.whole(FrameCheck::new(&frames, *limits)).await;
+        let check = FrameCheck::new(&frames, *limits).with_transactions();
+        checked = verifier.whole(check).await;
     }
     let batch = checked.map_err(|error| {
         shared.counters.refuse(error.kind(), 1);
@@ -194,7 +206,25 @@ async fn append(
         _ => partition.hot().config().durability.into(),
     };
     let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(&partition));
-    let sequence = sequence(&batch)?;
+    let numbered = numbered(&batch)?;
+    let writer = writer(shared, sent.id, numbered.as_ref())?;
+    // Held until it is appended.
+    let _writing = match (&writer, &numbered) {
+        (Some(writer), Some((_, sequence))) => {
+            let producer = (sequence.producer_id, sequence.epoch);
+            let topic_id = partition.topic_id().0;
+            let id = partition.id();
+            let writing = writer.write(producer, &topic, topic_id, id).await;
+            Some(writing.map_err(|code| {
+                Failure::new(
+                    code,
+                    "the batch is of no open transaction of its producer that has the partition",
+                )
+            })?)
+        }
+        _ => None,
+    };
+    let sequence = numbered.map(|(_, sequence)| sequence);
     let appended = match &sequence {
         None => partition.append(&batch, durability).map(Sequenced::New),
         Some(sequence) => partition.append_sequenced(&batch, sequence, durability),
@@ -267,14 +297,15 @@ fn frames(mut records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<
 }
 
 /// The numbers of a batch, if it has any. Where a partition's batches are several, none may have: there is one offset to answer with.
-fn sequence(batches: &FrameBatch<'_>) -> Result<Option<Sequence>, Failure> {
+fn numbered(batches: &FrameBatch<'_>) -> Result<Option<(BatchHeader, Sequence)>, Failure> {
     let headers = batches.frames().flatten();
     let mut headers = headers.filter_map(|frame| RecordBatch::header(frame.payload).ok());
-    let Some(numbered) = headers.find(|header| header.producer_id >= 0) else {
+    let is_numbered = |header: &BatchHeader| header.producer_id >= 0 || header.is_transactional();
+    let Some(numbered) = headers.find(is_numbered) else {
         return Ok(None);
     };
     let sequence = Sequence::of(&numbered).filter(|_| batches.frame_count() == 1);
-    sequence.map(Some).ok_or_else(|| {
+    sequence.map(|sequence| Some((numbered, sequence))).ok_or_else(|| {
         let message = format!(
             "a producer with an id sends one batch at a time, with an epoch and a sequence; there are {} of epoch {} from \
              sequence {} on",
@@ -284,6 +315,28 @@ fn sequence(batches: &FrameBatch<'_>) -> Result<Option<Sequence>, Failure> {
         );
         Failure::new(code::INVALID_RECORD, message)
     })
+}
+
+/// Whoever writes a batch of a transaction.
+fn writer(
+    shared: &Shared,
+    id: Option<&str>,
+    numbered: Option<&(BatchHeader, Sequence)>,
+) -> Result<Option<Writer>, Failure> {
+    if !numbered.is_some_and(|(header, _)| header.is_transactional()) {
+        return Ok(None);
+    }
+    let refused = |code, message: &str| Failure::new(code, message);
+    let id = id.ok_or_else(|| {
+        let code = code::TRANSACTIONAL_ID_AUTHORIZATION_FAILED;
+        refused(
+            code,
+            "a batch of a transaction in a request without a transactional id",
+        )
+    })?;
+    let writer = shared.transactions.writer(id);
+    let unknown = |code| refused(code, "nobody was given that transactional id");
+    writer.map(Some).map_err(unknown)
 }
 
 /// The first batch and what is behind it.
@@ -346,9 +399,6 @@ fn admit(batch: &[u8], limits: &FrameLimits, version: i16) -> Result<BatchHeader
     }
     if header.is_control() {
         return invalid("a producer sent a control batch".to_owned());
-    }
-    if header.is_transactional() {
-        return Err(unserved("transactions"));
     }
     if header.compression == Compression::Zstd && version < ZSTD_FROM {
         let message = format!("zstd takes version {ZSTD_FROM}, the request has {version}");

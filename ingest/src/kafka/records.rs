@@ -5,8 +5,8 @@
 //!   if asked for so, however large.
 
 use basalt_columnar::TieredPartition;
-use basalt_log::FrameSlice;
-use basalt_proto::batch::{LeanBatches, batch_start, is_small};
+use basalt_log::{Aborted, AbortedTransactions, FrameSlice};
+use basalt_proto::batch::{LeanBatches, RecordBatch, batch_start, is_small};
 use basalt_proto::{
     FRAME_HEADER_BYTES, Frame, FrameError, FrameKind, FrameLimits, FrameWalk, Offset,
 };
@@ -51,7 +51,8 @@ impl Piece {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Want {
     pub(super) log_start_offset: Offset,
-    pub(super) high_watermark: Offset,
+    /// Where what may be read ends.
+    pub(super) end: Offset,
     /// Bytes of batches at most.
     pub(super) max_bytes: u64,
     /// Of those that are copied.
@@ -60,7 +61,17 @@ pub(super) struct Want {
     pub(super) at_least_one: bool,
 }
 
-/// Collects the batches of a partition. `slice` is what was read of it at the offset wanted, and is not empty.
+/// What was collected.
+#[derive(Debug)]
+pub(super) struct Collected {
+    pub(super) pieces: Vec<Piece>,
+    /// The void transactions that it has batches of, for clients that leave those out. A client knows of each until the marker that
+    /// ends it, or to the end of the answer.
+    pub(super) aborted: Vec<Aborted>,
+}
+
+/// Collects the batches of a partition. `slice` is what was read of it at the offset wanted, and is not empty. `aborted` are those that
+/// are told of.
 ///
 /// # Errors
 /// A [`Refusal`] when not even the first batch can be read.
@@ -68,16 +79,19 @@ pub(super) async fn collect(
     lane: &Lane,
     partition: &TieredPartition,
     want: Want,
+    aborted: Option<&AbortedTransactions>,
     slice: FrameSlice,
-) -> Result<Vec<Piece>, Refusal> {
+) -> Result<Collected, Refusal> {
     let mut batches = Batches {
         lane,
         partition,
         want,
+        known: aborted.filter(|aborted| !aborted.is_empty()),
+        aborted: Vec::new(),
         pieces: Vec::new(),
         bytes: 0,
         file_bytes: 0,
-        lean: LeanBatches::new(want.high_watermark),
+        lean: LeanBatches::new(want.end),
         turn_bytes: 0,
     };
     if !slice.has_batches {
@@ -94,6 +108,8 @@ struct Batches<'a> {
     lane: &'a Lane,
     partition: &'a TieredPartition,
     want: Want,
+    known: Option<&'a AbortedTransactions>,
+    aborted: Vec<Aborted>,
     /// What is behind them, up to the last batch from a file.
     pieces: Vec<Piece>,
     /// Of the pieces.
@@ -121,7 +137,7 @@ impl Batches<'_> {
         if !is_small(&first) {
             return Ok(());
         }
-        let start = batch_start(first.offset, self.want.high_watermark);
+        let start = batch_start(first.offset, self.want.end);
         let mut position = start.max(self.want.log_start_offset);
         for _ in 0..BACK_READS {
             if position >= first.offset {
@@ -159,13 +175,15 @@ impl Batches<'_> {
             let position = slice.next_offset;
             let left = self.want.max_bytes.saturating_sub(self.total());
             let done = !self.lean.is_open() && left < MORE_BYTES;
-            if position >= self.want.high_watermark || done {
+            if position >= self.want.end || done {
                 return Ok(());
             }
             let bytes = left.max(MORE_BYTES);
-            let end = self.want.high_watermark;
+            let end = self.want.end;
             let read = self.lane.read_ready(self.partition, position, end, bytes);
             slice = match read.await {
+                // What has become cold has no markers, and a client that knows of a void transaction would wait for its own in vain.
+                Ok(_) if self.has_become_cold(position) => return Ok(()),
                 Ok(next) if next.next_offset > position => next,
                 Ok(_) => return Ok(()),
                 // What there is is sent; whoever asks for the rest is told.
@@ -176,6 +194,25 @@ impl Batches<'_> {
                 Err(_) if self.lean.is_open() => return Ok(()),
                 Err(error) => return Err(error),
             };
+        }
+    }
+
+    fn has_become_cold(&self, position: Offset) -> bool {
+        !self.aborted.is_empty() && self.partition.bounds().cold_end_offset > position
+    }
+
+    /// Notes the void transaction that a batch belongs to, if it does.
+    fn note_transaction(&mut self, frame: &Frame<'_>) {
+        let Some(known) = self.known else { return };
+        let Ok(header) = RecordBatch::header(frame.payload) else {
+            return;
+        };
+        if !header.is_transactional() || header.is_control() {
+            return;
+        }
+        let found = known.find(header.producer_id, frame.header.offset);
+        if let Some(found) = found.filter(|found| !self.aborted.contains(found)) {
+            self.aborted.push(found);
         }
     }
 
@@ -213,10 +250,12 @@ impl Batches<'_> {
             if !self.has_copies(batch.len() as u64) {
                 return Next::Full;
             }
+            self.note_transaction(frame);
             self.lean.push_batch(batch);
             self.turn_bytes += batch.len();
             return Next::More;
         }
+        self.note_transaction(frame);
         self.end_piece();
         self.put(Piece::File {
             slice: slice.clone(),
@@ -281,8 +320,13 @@ impl Batches<'_> {
         }
     }
 
-    fn finish(mut self) -> Vec<Piece> {
+    fn finish(mut self) -> Collected {
         self.end_piece();
-        self.pieces
+        // As clients take them.
+        self.aborted.sort_by_key(|aborted| aborted.first_offset);
+        Collected {
+            pieces: self.pieces,
+            aborted: self.aborted,
+        }
     }
 }

@@ -1,13 +1,15 @@
-//! Consumer groups: the offsets they have committed, and their members as whoever leads them to agreement writes them down.
+//! Consumer groups: the offsets they have committed, and their members as whoever leads them to agreement writes them down; and
+//! the transactions of producers, as whoever coordinates them does, since those commit offsets, too.
 //! A journal of its own, one sync for all changes that wait.
 //!
-//! - **LOG-16**: changes are applied and durable in the order of [`Groups::begin`]; one change is one journal entry or part
-//!   of one, so after a crash all of it is there or nothing.
+//! - **LOG-16**: changes are applied and durable in the order of [`Groups::begin`]; what is begun by one call is in one journal
+//!   entry, so after a crash all of it is there or nothing.
 
 mod state;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -27,7 +29,7 @@ use crate::topic::Topic;
 
 /// Commits and other changes that one journal entry holds at most, but for one change that has more.
 const MAX_PER_ENTRY: usize = 4096;
-/// So many bytes of members count as one commit.
+/// So many bytes of members or texts count as one commit.
 const BYTES_PER_WEIGHT: usize = 4096;
 /// The journal is rewritten when it is this much longer than what it tells.
 const REWRITE_SLACK_BYTES: u64 = 4 << 20;
@@ -68,7 +70,10 @@ impl Change {
     /// How much of an entry it takes, about.
     fn weight(&self) -> usize {
         match self {
-            Self::Commit(commits) => commits.len(),
+            Self::Commit(commits) => {
+                let metadata = commits.iter().map(|one| one.metadata.len());
+                commits.len() + metadata.sum::<usize>() / BYTES_PER_WEIGHT
+            }
             Self::Forget(partitions) => partitions.len(),
             Self::Members(members) => 1 + members.as_ref().map_or(0, Vec::len) / BYTES_PER_WEIGHT,
             Self::Delete | Self::Expire { .. } => 1,
@@ -111,9 +116,43 @@ impl Change {
     }
 }
 
+/// The state of a producer's transactions, in a form of the caller's own, by its transactional id; `None` forgets it.
+#[derive(Debug, Clone)]
+pub struct TransactionChange {
+    /// Whose.
+    pub id: String,
+    /// Its state from now on.
+    pub state: Option<Vec<u8>>,
+}
+
+/// Changes that are made together.
+#[derive(Debug)]
+struct Together {
+    groups: Vec<(GroupName, Change)>,
+    transaction: Option<TransactionChange>,
+}
+
+impl Together {
+    fn weight(&self) -> usize {
+        let groups = self.groups.iter().map(|(_, change)| change.weight());
+        let transaction = self.transaction.iter().map(|transaction| {
+            1 + transaction.state.as_ref().map_or(0, Vec::len) / BYTES_PER_WEIGHT
+        });
+        groups.chain(transaction).sum()
+    }
+
+    fn entries(self, at_ms: u64) -> impl Iterator<Item = Entry> {
+        let groups = self.groups.into_iter();
+        let groups = groups.map(move |(group, change)| change.entry(&group, at_ms));
+        let transaction = self.transaction.map(|transaction| {
+            Entry::transaction(transaction.id, at_ms, transaction.state.as_deref())
+        });
+        groups.chain(transaction)
+    }
+}
+
 struct Waiting {
-    group: GroupName,
-    change: Change,
+    changes: Together,
     done: oneshot::Sender<Result<(), CommitError>>,
 }
 
@@ -144,6 +183,7 @@ pub struct Groups {
     state: Arc<RwLock<State>>,
     stored: Arc<Mutex<Stored>>,
     worker: Mutex<Option<(Sender<Waiting>, JoinHandle<()>)>>,
+    is_closed: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -176,6 +216,8 @@ impl Groups {
                     what: error.to_string(),
                 })?;
             }
+            // What does not say when it was committed was used until now, for all that is known.
+            state.date(clock.now_ns() / NS_PER_MS);
             // Rewritten at the start when most of it is history.
             let worth_it = told > 1000 && told > 4 * state.len();
             Ok(worth_it.then(|| encode_all(&state)))
@@ -201,27 +243,51 @@ impl Groups {
             state,
             stored,
             worker: Mutex::new(worker),
+            is_closed: AtomicBool::new(false),
         })
     }
 
     /// Takes a change. Changes happen in the order of these calls.
     pub fn begin(&self, group: &GroupName, change: Change) -> Pending {
+        self.begin_together(Together {
+            groups: vec![(group.clone(), change)],
+            transaction: None,
+        })
+    }
+
+    /// As [`Self::begin`], of several changes that are made together, in this order.
+    pub fn begin_all(&self, group: &GroupName, changes: Vec<Change>) -> Pending {
+        let groups = changes.into_iter();
+        self.begin_together(Together {
+            groups: groups.map(|change| (group.clone(), change)).collect(),
+            transaction: None,
+        })
+    }
+
+    /// As [`Self::begin`], of a producer's transactions, and of what groups commit with them.
+    pub fn begin_transaction(
+        &self,
+        transaction: TransactionChange,
+        groups: Vec<(GroupName, Change)>,
+    ) -> Pending {
+        self.begin_together(Together {
+            groups,
+            transaction: Some(transaction),
+        })
+    }
+
+    fn begin_together(&self, changes: Together) -> Pending {
         let (done, wait) = oneshot::channel();
-        let group = group.clone();
-        match &*self.worker.lock() {
-            Some((sender, _)) => {
-                let waiting = Waiting {
-                    group,
-                    change,
-                    done,
-                };
-                // A thread that is gone drops what it is sent, which whoever waits takes for "closed".
-                drop(sender.send(waiting));
-            }
-            None => {
-                let stored = self.stored.lock().store(vec![(group, change)]);
-                drop(done.send(stored));
-            }
+        let worker = self.worker.lock();
+        if self.is_closed.load(Ordering::Relaxed) {
+            // The folder may be another process's by now.
+            drop(done.send(Err(closed())));
+            return Pending(wait);
+        }
+        match &*worker {
+            // A thread that is gone drops what it is sent, which whoever waits takes for "closed".
+            Some((sender, _)) => drop(sender.send(Waiting { changes, done })),
+            None => drop(done.send(self.stored.lock().store(vec![changes]))),
         }
         Pending(wait)
     }
@@ -253,7 +319,10 @@ impl Groups {
         offset: Offset,
     ) -> Result<(), CommitError> {
         let change = one_commit(topic, partition, offset);
-        self.stored.lock().store(vec![(group.clone(), change)])
+        self.stored.lock().store(vec![Together {
+            groups: vec![(group.clone(), change)],
+            transaction: None,
+        }])
     }
 
     /// What a group has committed in a partition.
@@ -302,6 +371,18 @@ impl Groups {
             .collect()
     }
 
+    /// The states of producers' transactions that were stored last, by their transactional ids, and for how long they have stood.
+    #[must_use]
+    pub fn transactions(&self) -> Vec<(String, Arc<[u8]>, Duration)> {
+        let now_ms = self.clock.now_ns() / NS_PER_MS;
+        let state = self.state.read();
+        let all = state.transactions.iter().map(|(id, (state, at_ms))| {
+            let age = Duration::from_millis(now_ms.saturating_sub(*at_ms));
+            (id.clone(), Arc::clone(state), age)
+        });
+        all.collect()
+    }
+
     /// All committed offsets, by group, topic and partition.
     #[must_use]
     pub fn list(&self) -> Vec<(GroupName, TopicName, PartitionId, Offset)> {
@@ -313,24 +394,18 @@ impl Groups {
         groups.collect()
     }
 
-    /// Forgets groups without members that have neither committed nor had any for so long, each unless it is used before its
-    /// turn in the order.
-    pub fn expire(&self, age: Duration) -> Vec<(GroupName, Pending)> {
+    /// Groups without members that have neither committed nor had any for so long, each with the change that forgets it unless it
+    /// is used before that.
+    #[must_use]
+    pub fn idle_for(&self, age: Duration) -> Vec<(GroupName, Change)> {
         let age_ms = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
         let before_ms = (self.clock.now_ns() / NS_PER_MS).saturating_sub(age_ms);
-        let idle: Vec<_> = {
-            let state = self.state.read();
-            let idle = state
-                .groups
-                .iter()
-                .filter(|(_, group)| group.is_idle_since(before_ms));
-            idle.map(|(name, _)| name.clone()).collect()
-        };
-        let expire = |name: GroupName| {
-            let pending = self.begin(&name, Change::Expire { before_ms });
-            (name, pending)
-        };
-        idle.into_iter().map(expire).collect()
+        let state = self.state.read();
+        let groups = state.groups.iter();
+        groups
+            .filter(|(_, group)| group.is_idle_since(before_ms))
+            .map(|(name, _)| (name.clone(), Change::Expire { before_ms }))
+            .collect()
     }
 
     /// Forgets a deleted topic's offsets, so that a new topic of the name begins without any.
@@ -340,7 +415,12 @@ impl Groups {
 
     /// Stores what waits and ends the thread.
     pub(crate) fn close(&self) {
-        if let Some((sender, thread)) = self.worker.lock().take() {
+        let worker = {
+            let mut worker = self.worker.lock();
+            self.is_closed.store(true, Ordering::Relaxed);
+            worker.take()
+        };
+        if let Some((sender, thread)) = worker {
             drop(sender);
             if thread.join().is_err() {
                 tracing::error!("the thread that stores committed offsets panicked");
@@ -370,14 +450,14 @@ fn spawn_worker(stored: &Arc<Mutex<Stored>>) -> std::io::Result<(Sender<Waiting>
 /// Takes all changes that wait, stores them in one entry, and answers them.
 fn run(stored: &Mutex<Stored>, receiver: &Receiver<Waiting>) {
     while let Ok(first) = receiver.recv() {
-        let mut count = first.change.weight();
-        let mut changes = vec![(first.group, first.change)];
+        let mut count = first.changes.weight();
+        let mut changes = vec![first.changes];
         let mut done = vec![first.done];
         while count < MAX_PER_ENTRY
             && let Ok(next) = receiver.try_recv()
         {
-            count += next.change.weight();
-            changes.push((next.group, next.change));
+            count += next.changes.weight();
+            changes.push(next.changes);
             done.push(next.done);
         }
         let result = stored.lock().store(changes);
@@ -389,10 +469,10 @@ fn run(stored: &Mutex<Stored>, receiver: &Receiver<Waiting>) {
 }
 
 impl Stored {
-    fn store(&mut self, changes: Vec<(GroupName, Change)>) -> Result<(), CommitError> {
+    fn store(&mut self, changes: Vec<Together>) -> Result<(), CommitError> {
         let at_ms = self.clock.now_ns() / NS_PER_MS;
         let entries = changes.into_iter();
-        let entries = entries.map(|(group, change)| change.entry(&group, at_ms));
+        let entries = entries.flat_map(|together| together.entries(at_ms));
         self.append(Entry::Many(entries.collect()))
     }
 

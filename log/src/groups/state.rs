@@ -49,6 +49,8 @@ impl Group {
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) groups: BTreeMap<GroupName, Group>,
+    /// States of transactions by transactional id, and when they were stored, in milliseconds since the Unix epoch.
+    pub(super) transactions: BTreeMap<String, (Arc<[u8]>, u64)>,
 }
 
 /// One entry of the journal.
@@ -80,6 +82,12 @@ pub(super) enum Entry {
         group: String,
         before_ms: u64,
     },
+    /// The state of a producer's transactions, in base64; `None` forgets it.
+    Transaction {
+        id: String,
+        at_ms: u64,
+        state: Option<String>,
+    },
     /// What was stored together.
     Many(Vec<Self>),
 }
@@ -91,8 +99,8 @@ pub(super) enum BadEntry {
     Json(#[from] serde_json::Error),
     #[error("{0}")]
     Name(#[from] basalt_proto::NameError),
-    #[error("members: {0}")]
-    Members(#[from] base64::DecodeError),
+    #[error("what is in base64: {0}")]
+    Base64(#[from] base64::DecodeError),
 }
 
 impl Entry {
@@ -102,6 +110,14 @@ impl Entry {
 
     pub(super) fn encode(&self) -> Result<Vec<u8>, BadEntry> {
         Ok(serde_json::to_vec(self)?)
+    }
+
+    pub(super) fn transaction(id: String, at_ms: u64, state: Option<&[u8]>) -> Self {
+        Self::Transaction {
+            id,
+            at_ms,
+            state: state.map(|state| BASE64_STANDARD.encode(state)),
+        }
     }
 
     pub(super) fn members(group: &GroupName, at_ms: u64, members: Option<&[u8]>) -> Self {
@@ -201,9 +217,31 @@ impl State {
                 }
                 Ok(1)
             }
+            Entry::Transaction { id, at_ms, state } => {
+                let state = state.map(|state| BASE64_STANDARD.decode(state));
+                match state.transpose()? {
+                    Some(state) => {
+                        let state = (Arc::from(state), at_ms);
+                        self.transactions.insert(id, state);
+                    }
+                    None => drop(self.transactions.remove(&id)),
+                }
+                Ok(1)
+            }
             Entry::Many(entries) => entries
                 .into_iter()
                 .try_fold(0, |told, entry| Ok(told + self.apply(entry)?)),
+        }
+    }
+
+    /// Offsets of which it is not known when they were committed count as of then.
+    pub(super) fn date(&mut self, now_ms: u64) {
+        let offsets = self
+            .groups
+            .values_mut()
+            .flat_map(|group| group.offsets.values_mut());
+        for committed in offsets.filter(|committed| committed.at_ms == 0) {
+            committed.at_ms = now_ms;
         }
     }
 
@@ -217,12 +255,16 @@ impl State {
     /// How many things are known.
     pub(super) fn len(&self) -> u64 {
         let of_group = |group: &Group| group.offsets.len() + usize::from(group.members.is_some());
-        self.groups.values().map(of_group).sum::<usize>() as u64
+        let groups = self.groups.values().map(of_group).sum::<usize>();
+        (groups + self.transactions.len()) as u64
     }
 
     /// Entries that tell all of it.
     pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
-        self.groups.iter().flat_map(|(name, group)| {
+        let transactions = self.transactions.iter();
+        let transactions = transactions
+            .map(|(id, (state, at_ms))| Entry::transaction(id.clone(), *at_ms, Some(state)));
+        let groups = self.groups.iter().flat_map(|(name, group)| {
             let members = group.members.as_deref();
             let kept = members.is_some() || group.emptied_at_ms > 0;
             let members = kept.then(|| Entry::members(name, group.emptied_at_ms, members));
@@ -247,6 +289,7 @@ impl State {
             });
             // Members last: told of a group that has nothing else, their end would leave nothing.
             offsets.chain(members)
-        })
+        });
+        groups.chain(transactions)
     }
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use basalt_proto::{FrameBatch, Offset};
 
-use super::{Appended, Partition, Sequence, Sequenced, State};
+use super::{AbortedTransactions, ActiveProducer, Appended, Partition, Sequence, Sequenced, State};
 use crate::config::{Durability, MAX_SEGMENT_BYTES, TopicDurability};
 use crate::error::{AppendError, DiskError, OnDisk};
 use crate::index::SegmentIdentity;
@@ -60,6 +60,40 @@ impl Partition {
         }
         let appended = self.append_locked(&mut state, batch, durability)?;
         Ok(Sequenced::New(appended))
+    }
+
+    /// Ends a producer's transaction by a control batch ([`FrameBatch::marker`]). Where none is open nothing is appended: what
+    /// ended it is below the end that is returned, and is to be told once [`Self::acknowledged`].
+    ///
+    /// # Errors
+    /// As [`Self::append`].
+    pub fn end_transaction(
+        &self,
+        producer_id: i64,
+        marker: &FrameBatch<'_>,
+        durability: Durability,
+    ) -> Result<Appended, AppendError> {
+        let mut state = self.state.lock();
+        if !state.producers.transactions.is_open(producer_id) {
+            return Ok(Appended {
+                base_offset: state.log_end_offset,
+                end_offset: state.log_end_offset,
+            });
+        }
+        self.append_locked(&mut state, marker, durability)
+    }
+
+    /// The producers that are remembered, and those whose transaction is open.
+    #[must_use]
+    pub fn active_producers(&self) -> Vec<ActiveProducer> {
+        let now_ns = self.shared.clock.now_ns();
+        self.state.lock().producers.active(now_ns)
+    }
+
+    /// The void transactions of what is hot now.
+    #[must_use]
+    pub fn aborted_transactions(&self) -> Arc<AbortedTransactions> {
+        Arc::clone(self.state.lock().producers.transactions.aborted())
     }
 
     fn append_locked(

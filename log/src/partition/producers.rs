@@ -14,10 +14,11 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::path::{Path, PathBuf};
 
-use basalt_proto::batch::{BatchHeader, RecordBatch};
+use basalt_proto::batch::{BatchHeader, Marker, RecordBatch};
 use basalt_proto::{FrameKind, FrameLimits, FrameWalk, Offset, PartitionId};
 
 use super::Appended;
+use super::transactions::Transactions;
 use crate::block::crc32c;
 use crate::disk::{Disk, replace_file};
 use crate::error::{DiskError, OnDisk, SequenceError};
@@ -29,7 +30,9 @@ const MAX_SPANS: usize = 5;
 const MAX_PRODUCERS: usize = 4096;
 /// A producer that was silent for a day is forgotten.
 const EXPIRY_NS: u64 = 24 * 3_600 * 1_000_000_000;
-const MAGIC: &[u8; 8] = b"BSLTPRD1";
+const MAGIC: &[u8; 8] = b"BSLTPRD2";
+/// As it was before it knew of transactions.
+const FIRST_MAGIC: &[u8; 8] = b"BSLTPRD1";
 const SUFFIX: &str = ".producers";
 /// Magic, topic, partition, offset, number of producers.
 const HEADER_BYTES: usize = 8 + 8 + 4 + 8 + 4;
@@ -68,6 +71,21 @@ impl Sequence {
     }
 }
 
+/// A producer that a partition remembers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ActiveProducer {
+    /// Who it is.
+    pub producer_id: i64,
+    /// Which time it has begun.
+    pub epoch: i16,
+    /// The last record's number; `None` if there is none of this epoch yet.
+    pub last_sequence: Option<u32>,
+    /// When its last batch was appended, in nanoseconds since the Unix epoch.
+    pub last_append_ns: u64,
+    /// Where its open transaction begins, if it has one.
+    pub transaction_start: Option<Offset>,
+}
+
 /// A numbered batch in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
@@ -81,7 +99,7 @@ struct Span {
 struct Producer {
     epoch: i16,
     last_append_ns: u64,
-    /// Its latest batches, oldest first; at least one.
+    /// Its latest batches, oldest first; none when a marker has raised its epoch.
     spans: VecDeque<Span>,
 }
 
@@ -89,6 +107,7 @@ struct Producer {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Producers {
     by_id: BTreeMap<i64, Producer>,
+    pub(super) transactions: Transactions,
 }
 
 impl Producers {
@@ -158,10 +177,32 @@ impl Producers {
             if frame.header.kind != FrameKind::Batch {
                 continue;
             }
-            let header = RecordBatch::header(frame.payload).ok();
-            if let Some(sequence) = header.as_ref().and_then(Sequence::of) {
+            let Ok(header) = RecordBatch::header(frame.payload) else {
+                continue;
+            };
+            if header.is_control() {
+                if let Some(marker) = Marker::of(frame.payload) {
+                    self.end_transaction(&header, marker, base_offset);
+                }
+                continue;
+            }
+            if header.is_transactional() && header.producer_id >= 0 {
+                self.transactions.begin(header.producer_id, base_offset);
+            }
+            if let Some(sequence) = Sequence::of(&header) {
                 self.take(&sequence, base_offset, end_offset, now_ns);
             }
+        }
+    }
+
+    /// A marker ends its producer's transaction, and all epochs before its own.
+    fn end_transaction(&mut self, header: &BatchHeader, marker: Marker, offset: Offset) {
+        self.transactions.end(header.producer_id, marker, offset);
+        if let Some(producer) = self.by_id.get_mut(&header.producer_id)
+            && header.producer_epoch > producer.epoch
+        {
+            producer.epoch = header.producer_epoch;
+            producer.spans.clear();
         }
     }
 
@@ -192,6 +233,19 @@ impl Producers {
             base_offset,
             end_offset,
         });
+    }
+
+    /// Those that are not expired.
+    pub(super) fn active(&self, now_ns: u64) -> Vec<ActiveProducer> {
+        let active = self.by_id.iter().filter(|(_, one)| !one.is_expired(now_ns));
+        let active = active.map(|(id, producer)| ActiveProducer {
+            producer_id: *id,
+            epoch: producer.epoch,
+            last_sequence: producer.spans.back().map(|span| span.last),
+            last_append_ns: producer.last_append_ns,
+            transaction_start: self.transactions.start_of(*id),
+        });
+        active.collect()
     }
 
     fn make_room(&mut self, now_ns: u64) {
@@ -225,6 +279,7 @@ impl Producers {
                 out.extend_from_slice(&span.end_offset.0.to_be_bytes());
             }
         }
+        self.transactions.encode(&mut out);
         let crc = crc32c(&out);
         out.extend_from_slice(&crc.to_be_bytes());
         out
@@ -242,13 +297,17 @@ impl Producers {
             return None;
         }
         let mut reader = Reader(body);
+        let magic = reader.take::<8>()?;
+        let has_transactions = magic == *MAGIC;
+        if !has_transactions && magic != *FIRST_MAGIC {
+            return None;
+        }
         let header = (
-            reader.take::<8>()?,
             TopicId(u64::from_be_bytes(reader.take()?)),
             PartitionId(u32::from_be_bytes(reader.take()?)),
             Offset(u64::from_be_bytes(reader.take()?)),
         );
-        if header != (*MAGIC, topic_id, partition, end_offset) {
+        if header != (topic_id, partition, end_offset) {
             return None;
         }
         let mut producers = Self::default();
@@ -275,6 +334,9 @@ impl Producers {
             };
             producers.by_id.insert(id, producer);
         }
+        if has_transactions {
+            producers.transactions = Transactions::decode(&mut reader)?;
+        }
         reader.0.is_empty().then_some(producers)
     }
 }
@@ -286,10 +348,10 @@ impl Producer {
 }
 
 /// What is left of some bytes.
-struct Reader<'a>(&'a [u8]);
+pub(super) struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
-    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub(super) fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.0.split_first_chunk::<N>()?;
         self.0 = rest;
         Some(*taken)
@@ -372,6 +434,12 @@ mod tests {
                 producers.take(&sequence(id, first * 2), base, end, 5);
             }
         }
+        let transactions = &mut producers.transactions;
+        for (id, first, marker) in [(7, 10, 20), (3, 12, 30), (7, 40, 50)] {
+            transactions.begin(id, Offset(first));
+            transactions.end(id, Marker::Abort, Offset(marker));
+        }
+        transactions.begin(5, Offset(60));
         let (topic, partition, end) = (TopicId(9), PartitionId(2), Offset(90));
         let bytes = producers.encode(topic, partition, end);
         let decode = |bytes: &[u8]| Producers::decode(bytes, topic, partition, end);
@@ -385,6 +453,14 @@ mod tests {
         for length in 0..bytes.len() {
             assert_eq!(decode(&bytes[..length]), None);
         }
+        // One from before there were transactions.
+        producers.transactions = Transactions::default();
+        let mut old = producers.encode(topic, partition, end);
+        old.truncate(old.len() - 4 - 8);
+        old[..8].copy_from_slice(FIRST_MAGIC);
+        let crc = crc32c(&old).to_be_bytes();
+        old.extend_from_slice(&crc);
+        assert_eq!(decode(&old), Some(producers));
         assert_eq!(snapshot_offset(&snapshot_name(end)), Some(end));
         assert_eq!(snapshot_offset("90.producers"), None);
     }

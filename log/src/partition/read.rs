@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use basalt_proto::Offset;
 
-use super::Partition;
+use super::{AbortedTransactions, Isolation, Partition};
 use crate::block::{Block, crc32c};
 use crate::error::ReadError;
 use crate::residency::Attempt;
@@ -20,9 +20,11 @@ pub struct HotSnapshot {
     pub log_start_offset: Offset,
     /// Exclusive bound of what may be read.
     pub high_watermark: Offset,
+    /// The void transactions of its records.
+    pub aborted: Arc<AbortedTransactions>,
     /// Next to be written.
     pub log_end_offset: Offset,
-    /// The segments, oldest first; the last one cut at the high watermark.
+    /// The segments, oldest first; the last one cut at the high watermark, or where what is committed ends.
     pub segments: Vec<Arc<SegmentView>>,
 }
 
@@ -147,7 +149,7 @@ impl Partition {
         &self,
         timestamp_ns: u64,
     ) -> Result<Option<(Offset, u64)>, ReadError> {
-        for segment in self.snapshot().segments {
+        for segment in self.snapshot(Isolation::Uncommitted).segments {
             if let Some(found) = segment.offset_for_timestamp(timestamp_ns, segment.base_offset)? {
                 return Ok(Some(found));
             }
@@ -157,9 +159,13 @@ impl Partition {
 
     /// The hot part at this moment. What it holds stays readable until it is dropped, whatever is released meanwhile.
     #[must_use]
-    pub fn snapshot(&self) -> HotSnapshot {
+    pub fn snapshot(&self, isolation: Isolation) -> HotSnapshot {
         let state = self.state.lock();
-        let high_watermark = *self.high_watermark.borrow();
+        let mut high_watermark = *self.high_watermark.borrow();
+        if isolation == Isolation::Committed {
+            high_watermark = state.stable_offset(high_watermark);
+        }
+        let aborted = Arc::clone(state.producers.transactions.aborted());
         let mut segments: Vec<Arc<SegmentView>> = state
             .sealed
             .iter()
@@ -185,6 +191,7 @@ impl Partition {
         HotSnapshot {
             log_start_offset,
             high_watermark: visible_end,
+            aborted,
             log_end_offset,
             segments,
         }

@@ -46,7 +46,10 @@ impl Partition {
             if count == 0 {
                 return Ok(());
             }
-            state.sealed.drain(..count).collect::<Vec<_>>()
+            let released = state.sealed.drain(..count).collect::<Vec<_>>();
+            let log_start_offset = state.log_start_offset();
+            state.producers.transactions.forget_below(log_start_offset);
+            released
         };
         let disk = &self.shared.disk;
         for segment in released {

@@ -3,7 +3,7 @@
 use super::support::*;
 use crate::check::CheckedFolder;
 use crate::disk::sim::SimDisk;
-use crate::{Durability, ReadError, TopicDurability};
+use crate::{Durability, Isolation, ReadError, TopicDurability};
 use basalt_proto::Offset;
 
 const FRAME_BYTES: usize = 129;
@@ -101,7 +101,7 @@ fn check_thousand(disk: &SimDisk, what: &str) {
             "{what}"
         );
     }
-    for segment in partition.snapshot().segments {
+    for segment in partition.snapshot(Isolation::Uncommitted).segments {
         let found = segment
             .offset_for_timestamp(7, segment.base_offset)
             .unwrap();
@@ -301,7 +301,7 @@ fn a_sealed_segment_is_compared_with_its_checksums_before_it_is_read() {
             refused > 0 && refused < sealed_records,
             "byte {at}: {refused}"
         );
-        let view = &partition.snapshot().segments[0];
+        let view = &partition.snapshot(Isolation::Uncommitted).segments[0];
         let damaged = view
             .blocks()
             .iter()

@@ -9,8 +9,10 @@ use basalt_proto::{GroupName, Offset, PartitionId, TopicName};
 use super::support::*;
 use crate::disk::sim::{Operation, SimDisk, SimRng};
 use crate::{
-    Change, Commit, CommitError, Committed, Disk as _, Groups, Log, ManualClock, Topic, TopicConfig,
+    Change, Commit, CommitError, Committed, Disk as _, Groups, Log, ManualClock, Topic,
+    TopicConfig, TransactionChange,
 };
+use crate::{LogConfig, RealDisk};
 
 fn group(number: usize) -> GroupName {
     GroupName::new(&format!("g{number}")).unwrap()
@@ -203,6 +205,52 @@ fn a_journal_without_its_history_tells_the_same() {
     assert_eq!(told(open(&disk).groups()), before, "and once more");
 }
 
+/// The running log shortens it, too. On a real disk: a simulated one is smaller.
+#[test]
+fn a_long_journal_is_made_shorter_while_the_log_runs() {
+    let folder = tempfile::tempdir().unwrap();
+    let open = || {
+        let clock = Arc::new(ManualClock::new(1_000_000_000));
+        let config = LogConfig {
+            sync_threads: 0,
+            wal_bytes: 64 << 10,
+            ..LogConfig::new(folder.path().to_owned())
+        };
+        Log::open(config, Arc::new(RealDisk::new()), clock).unwrap()
+    };
+    let log = open();
+    let topic = topic(&log, 0);
+    let bytes = || {
+        std::fs::metadata(folder.path().join("groups"))
+            .unwrap()
+            .len()
+    };
+    let text = "x".repeat(60_000);
+    store(
+        &log,
+        &group(1),
+        Change::Commit(vec![commit(&topic, 0, 1, "")]),
+    )
+    .unwrap();
+    store(&log, &group(1), Change::Members(Some(vec![1]))).unwrap();
+    store(&log, &group(1), Change::Members(None)).unwrap();
+    let mut longest = 0;
+    for offset in 0..100 {
+        let commit = commit(&topic, 0, offset, &text);
+        store(&log, &group(0), Change::Commit(vec![commit])).unwrap();
+        longest = longest.max(bytes());
+    }
+    assert!(
+        longest > 4_000_000 && bytes() < longest / 2,
+        "{longest}, {}",
+        bytes()
+    );
+    let before = told(log.groups());
+    log.close().unwrap();
+    drop((log, topic));
+    assert_eq!(told(open().groups()), before);
+}
+
 /// Journals as they were before there were texts, times and members.
 #[test]
 fn an_old_journal_reads() {
@@ -229,6 +277,12 @@ fn an_old_journal_reads() {
         .map(|(group, topic, id, offset)| (group.as_str(), topic.as_str(), id.0, offset.0))
         .collect();
     assert_eq!(list, [("g0", "t0", 1, 5), ("g1", "t0", 0, 7)]);
+    // Nobody knows when that was: not too long ago.
+    drop(log);
+    let clock = Arc::new(ManualClock::new(10_000_000_000));
+    let log = Log::open(config(), Arc::new(disk), clock).unwrap();
+    let second = Duration::from_secs(1);
+    assert!(log.groups().idle_for(second).is_empty());
 }
 
 /// A group is idle from its last commit on, or from when its last member went.
@@ -238,11 +292,12 @@ fn groups_that_nobody_uses_expire() {
     let log = Log::open(config(), Arc::new(SimDisk::new()), clock.clone()).unwrap();
     let topic = topic(&log, 0);
     let expired = |seconds| {
-        let expired = log.groups().expire(Duration::from_secs(seconds));
-        expired
-            .into_iter()
-            .map(|(name, _)| name)
-            .collect::<Vec<_>>()
+        let idle = log.groups().idle_for(Duration::from_secs(seconds));
+        let expire = |(name, change)| {
+            store(&log, &name, change).unwrap();
+            name
+        };
+        idle.into_iter().map(expire).collect::<Vec<_>>()
     };
     let commit = |number| {
         let commit = commit(&topic, 0, 1, "");
@@ -269,4 +324,47 @@ fn groups_that_nobody_uses_expire() {
     clock.advance_ns(1_000_000_000);
     assert_eq!(expired(1), [group(1)]);
     assert_eq!(log.groups().names(), []);
+}
+
+/// What a transaction commits for groups is there with its end, or neither is.
+#[test]
+fn a_transaction_and_its_offsets_are_stored_together() {
+    for seed in 0..40 {
+        let mut rng = SimRng::new(seed);
+        let disk = SimDisk::new();
+        let log = open(&disk);
+        let topic = topic(&log, 0);
+        disk.stop_after(seed % 5);
+        let ended = TransactionChange {
+            id: "a \"transaction\"".to_owned(),
+            state: Some(vec![0, 255, 7]),
+        };
+        let commit = Change::Commit(vec![commit(&topic, 0, 9, "")]);
+        drop(
+            log.groups()
+                .begin_transaction(ended, vec![(group(0), commit)]),
+        );
+        drop((log, topic));
+        disk.clear_stop();
+        let log = open(&disk.power_loss(&mut rng));
+        let states: Vec<_> = log.groups().transactions();
+        let states: Vec<_> = states
+            .iter()
+            .map(|(id, state, _)| (id.as_str(), &state[..]))
+            .collect();
+        match log.groups().contains(&group(0)) {
+            true => assert_eq!(
+                states,
+                [("a \"transaction\"", &[0, 255, 7][..])],
+                "seed {seed}"
+            ),
+            false => assert!(states.is_empty(), "seed {seed}"),
+        }
+        let forgotten = TransactionChange {
+            id: "a \"transaction\"".to_owned(),
+            state: None,
+        };
+        drop(log.groups().begin_transaction(forgotten, Vec::new()));
+        assert!(log.groups().transactions().is_empty());
+    }
 }

@@ -9,8 +9,8 @@ use basalt_proto::{FrameLimits, FrameWalk, Offset, PartitionId};
 use super::support::*;
 use crate::disk::sim::{Operation, SimDisk};
 use crate::{
-    Durability, Log, LogConfig, ManualClock, Partition, ReadError, RealDisk, TopicConfig,
-    TopicDurability,
+    Durability, Isolation, Log, LogConfig, ManualClock, Partition, ReadError, RealDisk,
+    TopicConfig, TopicDurability,
 };
 
 const MAPS: usize = 8;
@@ -95,7 +95,7 @@ fn many_partitions_are_written_read_sealed_and_opened_again_with_few_maps() {
     }
     append_all(&log, 3);
     for partition in partitions(&log) {
-        for view in partition.snapshot().segments {
+        for view in partition.snapshot(Isolation::Uncommitted).segments {
             for block in view.blocks() {
                 view.verify_block(block).unwrap();
                 assert!(!view.block_bytes(block).unwrap().is_empty());
@@ -127,7 +127,7 @@ fn a_file_that_cannot_be_mapped_or_read_is_an_error_of_the_read_and_the_next_one
         assert!(matches!(failed, Err(ReadError::Disk(_))), "{failed:?}");
         partition.read(Offset(offset), Offset::MAX, 100).unwrap();
     }
-    let view = &partition.snapshot().segments[0];
+    let view = &partition.snapshot(Isolation::Uncommitted).segments[0];
     disk.fail(Operation::Map, ".seg", 0, ErrorKind::OutOfMemory);
     assert!(matches!(
         view.block_bytes(&view.blocks()[0]),
@@ -169,10 +169,10 @@ fn a_snapshot_ends_before_a_record_that_cannot_be_read_and_the_next_one_has_it()
     append(&partition, &record(b"durable"), Durability::Fsync).unwrap();
     append(&partition, &record(b"not yet"), Durability::None).unwrap();
     disk.fail(Operation::Map, ".seg", 0, ErrorKind::OutOfMemory);
-    let snapshot = partition.snapshot();
+    let snapshot = partition.snapshot(Isolation::Uncommitted);
     assert_eq!(snapshot.high_watermark, Offset(0));
     assert!(snapshot.segments[0].blocks().is_empty());
-    let snapshot = partition.snapshot();
+    let snapshot = partition.snapshot(Isolation::Uncommitted);
     assert_eq!(snapshot.high_watermark, Offset(1));
     assert_eq!(snapshot.segments[0].blocks()[0].record_count, 1);
 }

@@ -25,3 +25,5 @@ pub mod simulation;
 #[cfg(test)]
 mod starts;
 mod support;
+#[cfg(test)]
+mod transactions;

@@ -2,7 +2,7 @@
 
 use super::support::*;
 use crate::disk::sim::SimDisk;
-use crate::{Durability, ReadError, TopicDurability};
+use crate::{Durability, Isolation, ReadError, TopicDurability};
 use basalt_proto::Offset;
 
 fn log_with(
@@ -125,7 +125,7 @@ fn pub_19_what_is_released_stays_readable_to_who_holds_it() {
         .collect();
     let (disk, _log, partition) = log_with(&frames);
     let held = partition.read(Offset(0), Offset(u64::MAX), 4000).unwrap();
-    let snapshot = partition.snapshot();
+    let snapshot = partition.snapshot(Isolation::Uncommitted);
     let before = held.bytes().to_vec();
     partition.seal_active().unwrap();
     partition.release(Offset(60)).unwrap();
@@ -186,7 +186,7 @@ fn nothing_is_visible_before_the_high_watermark_and_everything_below_it_is() {
     append(&partition, &record(b"not yet"), Durability::None).unwrap();
     append(&partition, &record_of(1, 3, b"nor this"), Durability::Os).unwrap();
     assert_eq!(read_all(&partition).len(), 1);
-    let snapshot = partition.snapshot();
+    let snapshot = partition.snapshot(Isolation::Uncommitted);
     assert_eq!(
         (snapshot.high_watermark, snapshot.log_end_offset),
         (Offset(1), Offset(5))
@@ -220,7 +220,13 @@ fn an_append_larger_than_a_segment_is_spread_over_several_or_widens_one() {
     append(&partition_before, &record(b"after"), Durability::Fsync).unwrap();
     let all = read_all(&partition_before);
     assert_eq!(all.len(), 102);
-    assert!(partition_before.snapshot().segments.len() > 5);
+    assert!(
+        partition_before
+            .snapshot(Isolation::Uncommitted)
+            .segments
+            .len()
+            > 5
+    );
     let log = open(&disk.process_loss());
     assert_eq!(read_all(&partition(&log, TopicDurability::Fsync)), all);
 }

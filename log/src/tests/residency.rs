@@ -4,7 +4,7 @@ use basalt_proto::Offset;
 
 use super::support::*;
 use crate::disk::sim::SimDisk;
-use crate::{Attempt, Durability, FrameSlice, Partition, ReadError, TopicDurability};
+use crate::{Attempt, Durability, FrameSlice, Isolation, Partition, ReadError, TopicDurability};
 
 /// A disk with a sealed segment of twenty records that was closed in order.
 fn sealed() -> SimDisk {
@@ -38,7 +38,7 @@ fn blocks_nobody_has_compared_yet_are_absent_until_they_are_loaded() {
     let disk = sealed();
     let log = open(&disk);
     let partition = partition(&log, TopicDurability::Fsync);
-    let found = partition.snapshot().segments[0]
+    let found = partition.snapshot(Isolation::Uncommitted).segments[0]
         .try_offset_for_timestamp(7, Offset(0))
         .unwrap();
     assert!(matches!(found, Attempt::Absent(_)), "{found:?}");
@@ -48,7 +48,7 @@ fn blocks_nobody_has_compared_yet_are_absent_until_they_are_loaded() {
     assert_eq!((again.bytes(), loads), (slice.bytes(), 0));
     let plain = partition.read(Offset(3), Offset::MAX, 600).unwrap();
     assert_eq!(plain.bytes(), slice.bytes());
-    let found = partition.snapshot().segments[0]
+    let found = partition.snapshot(Isolation::Uncommitted).segments[0]
         .try_offset_for_timestamp(7, Offset(0))
         .unwrap();
     assert!(

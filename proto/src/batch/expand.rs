@@ -27,7 +27,8 @@ pub struct ExpandedRecord<'a> {
     pub record_count: u32,
 }
 
-/// Calls `f` for each record of `frame`, in order of offset: once for a record frame, once a record for a batch frame.
+/// Calls `f` for each record of `frame`, in order of offset: once for a record frame, once a record for a batch frame, never for a
+/// control batch, whose records are the broker's.
 /// `f` ends the walk early by `ControlFlow::Break`, whose value is returned. Offsets are counted from the frame's, not
 /// from the batch's base offset. Allocates for a batch only what its decompression takes, and one list of headers.
 ///
@@ -49,6 +50,9 @@ pub fn expand<B>(
         }));
     }
     let reader = BatchReader::open(frame.payload, MAX_DECOMPRESSED_BYTES)?;
+    if reader.header().is_control() {
+        return Ok(ControlFlow::Continue(()));
+    }
     let mut walk = reader.walk();
     let mut headers = Vec::new();
     while let Some(record) = walk.next(&mut headers)? {

@@ -31,6 +31,7 @@
 //! - **PROTO-10**: null, empty and absent stay three things, and repeated header keys stay in order.
 
 mod compression;
+mod control;
 mod expand;
 mod header;
 mod lean;
@@ -39,6 +40,7 @@ mod varint;
 mod writer;
 
 pub use compression::{CodecError, Compression};
+pub use control::Marker;
 pub use expand::{ExpandedRecord, expand};
 pub use header::{
     BATCH_HEADER_BYTES, BatchHeader, RecordBatch, patch_base_offset, patch_leader_epoch,
@@ -107,6 +109,9 @@ pub enum BatchError {
     /// A control batch, which only a broker may write.
     #[error("the batch is a control batch, which producers may not send")]
     Control,
+    /// A batch of a transaction, where there are none.
+    #[error("the batch belongs to a transaction, which only Kafka's protocol has")]
+    Transactional,
     /// A record's stamp is later than the header says any is.
     #[error(
         "record {index} has the timestamp {found_ms} ms, above the batch's maximum of {max_ms} ms"

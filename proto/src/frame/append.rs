@@ -1,6 +1,7 @@
 //! Frames that have been checked and may be appended.
 
 use super::{FrameCheck, FrameError, FrameLimits, FrameWalk};
+use crate::batch::{BatchError, Marker};
 
 /// At least one whole frame, each within the limits, each batch frame's batch sound down to its records. What a log
 /// appends.
@@ -80,6 +81,20 @@ impl<'a> FrameBatch<'a> {
     #[must_use]
     pub fn parse_prefix(bytes: &'a [u8], limits: &FrameLimits) -> FramePrefix<'a> {
         FrameCheck::new(bytes, *limits).finish(bytes.len())
+    }
+
+    /// The frame of a control batch, which only a broker makes ([`Marker::frame`]).
+    ///
+    /// # Errors
+    /// [`FrameError`] for anything else.
+    pub fn marker(bytes: &'a [u8]) -> Result<Self, FrameError> {
+        let mut walk = FrameWalk::new(bytes, FrameLimits::UNLIMITED);
+        let frame = walk.next().ok_or(FrameError::Empty)??;
+        if Marker::of(frame.payload).is_none() || !walk.rest().is_empty() {
+            return Err(BatchError::Control.into());
+        }
+        let count = frame.header.logical_count().into();
+        Ok(Self::checked(bytes, FrameLimits::UNLIMITED, 1, count, true))
     }
 
     /// Frames that [`FrameCheck`] has looked at, at least one.

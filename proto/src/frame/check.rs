@@ -15,6 +15,7 @@ const _: () = assert!(((LOW_OFFSET_BYTE as u64) << 56) - 1 + (u32::MAX as u64) <
 pub struct FrameCheck<'a> {
     bytes: &'a [u8],
     limits: FrameLimits,
+    takes_transactions: bool,
     position: usize,
     frame_count: usize,
     record_count: u64,
@@ -28,11 +29,19 @@ impl<'a> FrameCheck<'a> {
         Self {
             bytes,
             limits,
+            takes_transactions: false,
             position: 0,
             frame_count: 0,
             record_count: 0,
             has_batches: false,
         }
+    }
+
+    /// The same, that takes batches of transactions, too: for one who knows which there are.
+    #[must_use]
+    pub const fn with_transactions(mut self) -> Self {
+        self.takes_transactions = true;
+        self
     }
 
     /// Checks record frames. `Some` when a whole batch frame stands behind them: the position behind that one, which has
@@ -135,7 +144,7 @@ impl<'a> FrameCheck<'a> {
             key,
             payload,
         };
-        if let Err(error) = admit(&frame, &self.limits) {
+        if let Err(error) = admit(&frame, &self.limits, self.takes_transactions) {
             return refused(error, Some(frame_bytes));
         }
         self.position += frame_bytes;
@@ -157,13 +166,20 @@ fn word(head: &[u8; FRAME_HEADER_BYTES], at: usize) -> u32 {
 /// The records are read once, decompressed if need be, since a batch that cannot be read would be found out only when it
 /// is cooled or queried. Decompressed they may be as large as an uncompressed batch's could be, so that compression does
 /// not get around the limit.
-fn admit(frame: &Frame<'_>, limits: &FrameLimits) -> Result<(), FrameError> {
+fn admit(
+    frame: &Frame<'_>,
+    limits: &FrameLimits,
+    takes_transactions: bool,
+) -> Result<(), FrameError> {
     if frame.header.kind == FrameKind::Record {
         return Ok(());
     }
     let batch = RecordBatch::validate(frame.payload)?;
     if batch.is_control() {
         return Err(BatchError::Control.into());
+    }
+    if batch.is_transactional() && !takes_transactions {
+        return Err(BatchError::Transactional.into());
     }
     if frame.header.record_count != batch.record_count {
         return Err(FrameError::BatchCount {

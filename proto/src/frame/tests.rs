@@ -94,6 +94,36 @@ fn control_batches_are_a_brokers_own() {
 }
 
 #[test]
+fn batches_of_transactions_are_for_one_who_knows_which_there_are() {
+    let batch = batch(1 << 4);
+    let bytes = encoded(&[Frame::batch(0, &batch, 2)]);
+    let source = BatchError::Transactional;
+    assert_eq!(parse(&bytes).unwrap_err(), FrameError::Batch { source });
+    let check = FrameCheck::new(&bytes, FrameLimits::default()).with_transactions();
+    assert!(check.finish(bytes.len()).into_whole().is_ok());
+}
+
+#[test]
+fn markers_come_back_and_nothing_else_is_one() {
+    use crate::batch::Marker;
+    for marker in [Marker::Abort, Marker::Commit] {
+        let bytes = marker.frame(7, 3, 1_700_000_000_000).unwrap();
+        let parsed = FrameBatch::marker(&bytes).unwrap();
+        assert_eq!((parsed.record_count(), parsed.has_batches()), (1, true));
+        let frame = parsed.frames().next().unwrap().unwrap();
+        assert_eq!(Marker::of(frame.payload), Some(marker));
+        let header = RecordBatch::validate(frame.payload).unwrap();
+        assert!(header.is_control() && header.is_transactional());
+        assert_eq!((header.producer_id, header.producer_epoch), (7, 3));
+        assert_eq!((header.base_sequence, header.record_count), (-1, 1));
+        assert!(parse(&bytes).is_err(), "a producer may not send it");
+    }
+    let plain = encoded(&[Frame::batch(0, &batch(0), 2)]);
+    assert!(FrameBatch::marker(&plain).is_err());
+    assert!(FrameBatch::marker(&encoded(&[Frame::record(0, b"", b"x")])).is_err());
+}
+
+#[test]
 fn a_damaged_batch_is_refused_and_the_frames_around_it_are_found() {
     let mut damaged = batch(0);
     *damaged.last_mut().unwrap() ^= 1;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use basalt_log::SegmentView;
+use basalt_log::{AbortedTransactions, SegmentView};
 use basalt_proto::Frame;
 
 use super::super::support::{Setup, append};
@@ -66,8 +66,11 @@ async fn through_parquet(segment: &Arc<SegmentView>, setup: &Setup, shred_json: 
     let writing = {
         let segment = Arc::clone(segment);
         tokio::task::spawn_blocking(move || {
-            let surveyed = survey(&segment).unwrap();
-            write_segment(&segment, surveyed, &key, &options, parts_in).unwrap()
+            let surveyed = survey(&segment, &AbortedTransactions::default()).unwrap();
+            {
+                let aborted = AbortedTransactions::default();
+                write_segment(&segment, &aborted, surveyed, &key, &options, parts_in).unwrap()
+            }
         })
     };
     let mut written = None;

@@ -23,6 +23,8 @@ use crate::kafka::error::code;
 const NEW_MEMBER_WAIT: Duration = Duration::from_secs(300);
 /// What all members of a group may say of themselves in all.
 const MAX_METADATA_BYTES: usize = 32 << 20;
+/// What a member takes beside what it says, about: its names are short.
+const MEMBER_BYTES: usize = 2048;
 /// The first generation after a start is so much above what was stored: some may have been told and never written down.
 const GENERATIONS_AFTER_START: i32 = 1000;
 
@@ -82,11 +84,13 @@ pub(super) struct Group {
     /// Until then every member of the generation has to ask for its part.
     sync_until: Option<Instant>,
     next_order: u64,
-    next_store: u64,
-    /// What is to be written down.
-    stores: Vec<Store>,
-    /// Stores that are under way.
-    storing: usize,
+    /// How often it was to be written down, and up to which of these it was.
+    wanted: u64,
+    written: u64,
+    /// The one that is under way. There is one at a time, of the group as it is then.
+    storing: Option<u64>,
+    /// It was moved: whoever was put out of it may still believe to be where it was, and commits nothing until then.
+    moved_until: Option<Instant>,
     /// Static members that came back; they are told once it is written down who they are now.
     returning: Vec<(u64, Reply<Joined>, Joined)>,
     /// Nobody finds it any more: look again.
@@ -109,9 +113,10 @@ impl Group {
             pending: HashMap::new(),
             sync_until: None,
             next_order: 0,
-            next_store: 0,
-            stores: Vec::new(),
-            storing: 0,
+            wanted: 0,
+            written: 0,
+            storing: None,
+            moved_until: None,
             returning: Vec::new(),
             is_dead: false,
             timed_until: None,
@@ -148,21 +153,24 @@ impl Group {
         group
     }
 
-    /// Bytes that its members said, and are told.
+    /// Bytes that its members said, and are told, and about what they take beside that.
     pub(super) fn bytes(&self) -> usize {
         let members = self.members.values();
-        let bytes = members.map(|member| member.metadata_bytes() + member.assignment.len());
-        bytes.sum()
+        let said = members.map(|member| member.metadata_bytes() + member.assignment.len());
+        said.sum::<usize>() + (self.members.len() + self.pending.len()) * MEMBER_BYTES
     }
 
     #[cfg(test)]
     pub(super) const fn next_store_number(&self) -> u64 {
-        self.next_store
+        self.wanted
     }
 
     /// Whether nothing is left of it but what is stored of it elsewhere.
     pub(super) fn is_idle(&self) -> bool {
-        self.phase == Phase::Empty && self.pending.is_empty() && self.storing == 0
+        !self.is_used()
+            && self.storing.is_none()
+            && self.written == self.wanted
+            && self.moved_until.is_none()
     }
 
     /// Whether it has members, or some that are about to be.
@@ -170,35 +178,45 @@ impl Group {
         self.phase != Phase::Empty || !self.pending.is_empty()
     }
 
-    /// What is to be written down, in this order; [`Self::stored`] is to be called for each.
-    pub(super) fn take_stores(&mut self) -> Vec<Store> {
-        std::mem::take(&mut self.stores)
+    /// What is to be written down now; [`Self::stored`] is to be called then.
+    pub(super) fn take_store(&mut self) -> Option<Store> {
+        if self.storing.is_some() || self.written == self.wanted {
+            return None;
+        }
+        let members = match self.phase {
+            Phase::Empty => None,
+            Phase::Stable | Phase::Assigning { store: Some(_) } => {
+                Some(super::stored::encode(self))
+            }
+            // Its next generation will be.
+            Phase::Joining { .. } | Phase::Assigning { store: None } => return None,
+        };
+        self.storing = Some(self.wanted);
+        Some(Store {
+            number: self.wanted,
+            members,
+        })
     }
 
     fn store(&mut self) -> u64 {
-        let number = self.next_store;
-        self.next_store += 1;
-        self.storing += 1;
-        let members = (self.phase != Phase::Empty).then(|| super::stored::encode(self));
-        self.stores.push(Store { number, members });
-        number
+        self.wanted += 1;
+        self.wanted
     }
 
     /// A store has succeeded or failed.
     pub(super) fn stored(&mut self, now: Instant, number: u64, is_stored: bool) {
-        self.storing -= 1;
+        self.storing = None;
+        self.written = number;
         let returning = std::mem::take(&mut self.returning);
         for (waits_for, reply, joined) in returning {
-            if waits_for != number {
+            if waits_for > number {
                 self.returning.push((waits_for, reply, joined));
                 continue;
             }
-            // Another may have taken its place meanwhile, and it was told so.
+            // Another may have taken its place meanwhile.
             let Some(member) = self.members.get_mut(&joined.member_id) else {
-                answer(
-                    Some(reply),
-                    Joined::refused(code::UNKNOWN_MEMBER_ID, joined.member_id),
-                );
+                let refused = Joined::refused(code::UNKNOWN_MEMBER_ID, joined.member_id);
+                answer(Some(reply), refused);
                 continue;
             };
             member.touch(now);
@@ -212,11 +230,10 @@ impl Group {
                 }
             }
         }
-        if self.phase
-            != (Phase::Assigning {
-                store: Some(number),
-            })
-        {
+        let Phase::Assigning { store: Some(due) } = self.phase else {
+            return;
+        };
+        if due > number {
             return;
         }
         if is_stored {
@@ -253,9 +270,13 @@ impl Group {
             .cloned();
         if id.is_empty() {
             if let Some(old) = known {
+                if self.is_too_large_with(Some(&old), &join) {
+                    return refuse(reply, code::GROUP_MAX_SIZE_REACHED, &id);
+                }
                 return self.replace(now, &old, join, reply);
             }
-            if self.is_full(&join, limits) {
+            let is_waiting_list_full = self.pending.len() >= limits.max_members;
+            if is_waiting_list_full || self.is_full(&join, limits) {
                 return refuse(reply, code::GROUP_MAX_SIZE_REACHED, &id);
             }
             let new = new_id(join.instance_id.as_ref().unwrap_or(&join.client_id));
@@ -266,13 +287,25 @@ impl Group {
             return self.add(now, new, join, limits, reply);
         }
         if self.pending.remove(&id).is_some() {
-            if self.is_full(&join, limits) {
-                return refuse(reply, code::GROUP_MAX_SIZE_REACHED, &id);
-            }
-            return self.add(now, id, join, limits, reply);
+            let error = match join.instance_id {
+                // Such an id is for members without one.
+                Some(_) => code::UNKNOWN_MEMBER_ID,
+                None if self.is_full(&join, limits) => code::GROUP_MAX_SIZE_REACHED,
+                None => return self.add(now, id, join, limits, reply),
+            };
+            refuse(reply, error, &id);
+            // Perhaps it was the one that was waited for.
+            return self.after_removal(now);
         }
-        if known.is_some_and(|known| known != id) {
-            return refuse(reply, code::FENCED_INSTANCE_ID, &id);
+        match (&join.instance_id, known) {
+            (Some(_), Some(known)) if known != id => {
+                return refuse(reply, code::FENCED_INSTANCE_ID, &id);
+            }
+            (Some(_), None) => return refuse(reply, code::UNKNOWN_MEMBER_ID, &id),
+            _ => {}
+        }
+        if self.is_too_large_with(Some(&id), &join) {
+            return refuse(reply, code::GROUP_MAX_SIZE_REACHED, &id);
         }
         let Some(member) = self.members.get_mut(&id) else {
             return refuse(reply, code::UNKNOWN_MEMBER_ID, &id);
@@ -321,9 +354,14 @@ impl Group {
     }
 
     fn is_full(&self, join: &Join, limits: &Limits) -> bool {
-        let members = self.members.values().map(Member::metadata_bytes);
-        self.members.len() + self.pending.len() >= limits.max_members
-            || members.sum::<usize>() + protocol_bytes(&join.protocols) > MAX_METADATA_BYTES
+        self.members.len() >= limits.max_members || self.is_too_large_with(None, join)
+    }
+
+    /// Whether members would say too much of themselves, if that one said this instead of what it did.
+    fn is_too_large_with(&self, id: Option<&Name>, join: &Join) -> bool {
+        let others = self.members.iter().filter(|(other, _)| Some(*other) != id);
+        let others = others.map(|(_, member)| member.metadata_bytes());
+        others.sum::<usize>() + protocol_bytes(&join.protocols) > MAX_METADATA_BYTES
     }
 
     fn add(&mut self, now: Instant, id: Name, join: Join, limits: &Limits, reply: Reply<Joined>) {
@@ -419,6 +457,13 @@ impl Group {
             let initial = limits.filter(|_| self.phase == Phase::Empty);
             self.refuse_syncs(now, code::REBALANCE_IN_PROGRESS);
             self.sync_until = None;
+            for (_, reply, joined) in std::mem::take(&mut self.returning) {
+                if let Some(member) = self.members.get_mut(&joined.member_id) {
+                    let former = member.join.replace(reply);
+                    let refused = Joined::refused(code::REBALANCE_IN_PROGRESS, joined.member_id);
+                    answer(former, refused);
+                }
+            }
             self.phase = match initial {
                 Some(limits) if !limits.initial_delay.is_zero() => Phase::Joining {
                     until: now + limits.initial_delay.min(longest),
@@ -538,6 +583,11 @@ impl Group {
     }
 
     fn empty(&mut self) {
+        self.clear();
+        self.store();
+    }
+
+    fn clear(&mut self) {
         self.phase = Phase::Empty;
         self.generation = self.next_generation;
         self.next_generation = after(self.generation, 1);
@@ -545,7 +595,6 @@ impl Group {
         self.protocol = None;
         self.protocol_type = None;
         self.sync_until = None;
-        self.store();
     }
 
     /// A member asks for its part; the leader brings everybody's.
@@ -672,13 +721,16 @@ impl Group {
         Ok(())
     }
 
-    /// All members are out, and have to come back as new ones: what they believe of their positions is void.
-    pub(super) fn expel(&mut self) {
-        if self.members.is_empty() {
+    /// All members are out, and have to come back as new ones: what they believe of their positions is void. Some commit it once more
+    /// as if they were no members, when they learn that. It is for the caller to write down that there are none.
+    pub(super) fn expel(&mut self, now: Instant) {
+        let sessions = self.members.values().map(|member| member.session);
+        let Some(longest) = sessions.max() else {
             return;
-        }
+        };
         self.remove_all(|_, _| true);
-        self.empty();
+        self.clear();
+        self.moved_until = Some(now + longest);
     }
 
     /// Forgets members, and answers them if they wait.
@@ -718,6 +770,9 @@ impl Group {
     /// Whether an offset may be committed by whoever says so.
     pub(super) fn may_commit(&mut self, now: Instant, who: &Identity) -> Result<(), i16> {
         if who.generation < 0 && self.members.is_empty() {
+            if self.moved_until.is_some_and(|until| now < until) {
+                return Err(code::UNKNOWN_MEMBER_ID);
+            }
             // Whoever assigns partitions to itself; it may call itself whatever it likes.
             return Ok(());
         }
@@ -743,21 +798,22 @@ impl Group {
             Phase::Joining { until, .. } => Some(until),
             _ => None,
         };
-        let sync = self.sync_until.filter(|_| self.unsynced().next().is_some());
+        let sync = self.sync_until;
+        let sync = sync.filter(|_| self.members.values().any(Member::is_late));
         let pending = self.pending.values().copied();
-        sessions.chain(joining).chain(sync).chain(pending).min()
-    }
-
-    /// Members that know the generation and have not asked for their part.
-    fn unsynced(&self) -> impl Iterator<Item = &Name> {
-        let members = self.members.iter();
-        let members = members.filter(|(_, one)| !one.has_part && one.sync.is_none());
-        members.map(|(id, _)| id)
+        let moved = self.moved_until;
+        sessions
+            .chain(joining)
+            .chain(sync)
+            .chain(pending)
+            .chain(moved)
+            .min()
     }
 
     /// Does what is due.
     pub(super) fn tick(&mut self, now: Instant) {
         let mut has_removed = false;
+        self.moved_until = self.moved_until.filter(|until| *until > now);
         let before = self.pending.len();
         self.pending.retain(|_, until| *until > now);
         has_removed |= self.pending.len() < before;
@@ -765,8 +821,7 @@ impl Group {
         self.remove_all(|_, member| !member.waits() && member.expires <= now);
         if self.sync_until.is_some_and(|until| until <= now) {
             self.sync_until = None;
-            let late: Vec<_> = self.unsynced().cloned().collect();
-            self.remove_all(|id, _| late.contains(id));
+            self.remove_all(|_, member| member.is_late());
         }
         let members_went = self.members.len() < before;
         has_removed |= members_went;

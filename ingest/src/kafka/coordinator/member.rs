@@ -162,6 +162,11 @@ impl Member {
         self.sync.is_some() || (self.join.is_some() && !self.is_new)
     }
 
+    /// It knows the generation and has not asked for its part.
+    pub(super) fn is_late(&self) -> bool {
+        !self.has_part && self.sync.is_none()
+    }
+
     /// It was heard of.
     pub(super) fn touch(&mut self, now: Instant) {
         self.expires = now + self.session;

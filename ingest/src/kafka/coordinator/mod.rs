@@ -212,7 +212,7 @@ impl Coordinator {
 
     /// Sees to what a group left to be done: what it wants written down, its end, and when it is looked at next.
     fn settle(self: &Arc<Self>, slot: &Arc<Slot>, mut group: MutexGuard<'_, Group>) {
-        for store in group.take_stores() {
+        if let Some(store) = group.take_store() {
             let change = Change::Members(store.members);
             let pending = self.log.log().groups().begin(&slot.name, change);
             let (coordinator, slot) = (Arc::clone(self), Arc::clone(slot));
@@ -266,8 +266,9 @@ impl Coordinator {
             refuse(reply, code::INVALID_SESSION_TIMEOUT, id);
             return joined;
         }
-        if self.bytes.load(Ordering::Relaxed) > MAX_BYTES {
-            refuse(reply, code::GROUP_MAX_SIZE_REACHED, id);
+        // Members that are known go on.
+        if id.is_empty() && self.bytes.load(Ordering::Relaxed) > MAX_BYTES {
+            refuse(reply, code::COORDINATOR_NOT_AVAILABLE, id);
             return joined;
         }
         let limits = Limits {
@@ -297,14 +298,21 @@ impl Coordinator {
         sync: Sync,
     ) -> oneshot::Receiver<Synced> {
         let (reply, synced) = oneshot::channel();
+        let bytes = sync.assignments.iter().map(|(_, part)| part.len());
+        let bytes = bytes.sum::<usize>();
         let mut reply = Some(reply);
-        self.with(name, false, |group, now| {
-            if let Some(reply) = reply.take() {
-                group.sync(now, sync, reply);
-            }
-        });
+        let mut error = code::UNKNOWN_MEMBER_ID;
+        if bytes > 0 && self.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES {
+            error = code::COORDINATOR_NOT_AVAILABLE;
+        } else {
+            self.with(name, false, |group, now| {
+                if let Some(reply) = reply.take() {
+                    group.sync(now, sync, reply);
+                }
+            });
+        }
         if let Some(reply) = reply {
-            drop(reply.send(Synced::refused(code::UNKNOWN_MEMBER_ID)));
+            drop(reply.send(Synced::refused(error)));
         }
         synced
     }
@@ -316,14 +324,32 @@ impl Coordinator {
         slot.group.lock().heartbeat(Instant::now(), who)
     }
 
+    /// Lets members go, each by its id and instance; what becomes of each.
     pub(super) fn leave(
         self: &Arc<Self>,
         name: &GroupName,
-        member: &Name,
-        instance: Option<&Name>,
-    ) -> Result<(), i16> {
-        self.with(name, false, |group, now| group.leave(now, member, instance))
-            .unwrap_or(Err(code::UNKNOWN_MEMBER_ID))
+        members: &[(Name, Option<Name>)],
+    ) -> Vec<Result<(), i16>> {
+        let left = self.with(name, false, |group, now| {
+            let members = members.iter();
+            let left = members.map(|(id, instance)| group.leave(now, id, instance.as_ref()));
+            left.collect()
+        });
+        left.unwrap_or_else(|| vec![Err(code::UNKNOWN_MEMBER_ID); members.len()])
+    }
+
+    /// Begins a change under the group's lock, so that nobody joins or commits between `may` and its place in the order.
+    fn begin_if(
+        self: &Arc<Self>,
+        name: &GroupName,
+        make: bool,
+        may: impl FnOnce(&mut Group, Instant) -> Result<(), i16>,
+        changes: Vec<Change>,
+    ) -> Option<Result<Pending, i16>> {
+        self.with(name, make, |group, now| {
+            may(group, now)?;
+            Ok(self.log.log().groups().begin_all(name, changes))
+        })
     }
 
     /// Commits for one who may; the change has its place in the order.
@@ -331,52 +357,63 @@ impl Coordinator {
         self: &Arc<Self>,
         name: &GroupName,
         who: &Identity,
-        change: impl FnOnce() -> Change,
-    ) -> Result<Pending, i16> {
-        let mut change = Some(change);
-        let mut begin = || {
-            let change = change
-                .take()
-                .map_or(Change::Commit(Vec::new()), |change| change());
-            self.log.log().groups().begin(name, change)
+        change: Option<Change>,
+    ) -> Result<Option<Pending>, i16> {
+        let make = who.generation < 0;
+        let Some(change) = change else {
+            let may = self.with(name, make, |group, now| group.may_commit(now, who));
+            return may.unwrap_or(Err(code::ILLEGAL_GENERATION)).map(|()| None);
         };
-        let allowed = self.with(name, false, |group, now| {
-            group.may_commit(now, who)?;
-            Ok(begin())
-        });
-        match allowed {
-            Some(allowed) => allowed,
-            None if who.generation < 0 => Ok(begin()),
-            None => Err(code::ILLEGAL_GENERATION),
-        }
+        let may = |group: &mut Group, now| group.may_commit(now, who);
+        let begun = self.begin_if(name, make, may, vec![change]);
+        let refused = match make {
+            true => code::COORDINATOR_NOT_AVAILABLE,
+            false => code::ILLEGAL_GENERATION,
+        };
+        begun.unwrap_or(Err(refused)).map(Some)
     }
 
-    /// Moves a group: whoever is a member has to join again, and finds the new offsets.
-    pub(crate) fn seek(self: &Arc<Self>, name: &GroupName, change: Change) -> Pending {
-        let mut change = Some(change);
-        let mut begin = || {
-            let change = change.take().unwrap_or(Change::Commit(Vec::new()));
-            self.log.log().groups().begin(name, change)
+    /// Moves a group, in one step: whoever is a member has to join again, and finds the new offsets. `None` when there are too many
+    /// groups.
+    pub(crate) fn seek(self: &Arc<Self>, name: &GroupName, change: Change) -> Option<Pending> {
+        let expel = |group: &mut Group, now| {
+            group.expel(now);
+            Ok(())
         };
-        let moved = self.with(name, false, |group, _| {
-            group.expel();
-            begin()
-        });
-        moved.unwrap_or_else(begin)
+        let changes = vec![Change::Members(None), change];
+        self.begin_if(name, true, expel, changes)?.ok()
     }
 
     /// Forgets a group that has no members.
     pub(super) fn delete(self: &Arc<Self>, name: &GroupName) -> Result<Pending, i16> {
         let groups = self.log.log().groups();
-        let begin = || match groups.contains(name) {
-            true => Ok(groups.begin(name, Change::Delete)),
+        let may = |group: &mut Group, _| match group.is_used() {
+            true => Err(code::NON_EMPTY_GROUP),
+            false if groups.contains(name) => Ok(()),
             false => Err(code::GROUP_ID_NOT_FOUND),
         };
-        let deleted = self.with(name, false, |group, _| match group.is_used() {
-            true => Err(code::NON_EMPTY_GROUP),
-            false => begin(),
-        });
-        deleted.unwrap_or_else(begin)
+        let deleted = self.begin_if(name, true, may, vec![Change::Delete]);
+        deleted.unwrap_or(Err(code::COORDINATOR_NOT_AVAILABLE))
+    }
+
+    /// Forgets offsets of a group without members; what there is to know if it has some, or is not there.
+    pub(super) fn forget(
+        self: &Arc<Self>,
+        name: &GroupName,
+        change: Change,
+    ) -> Result<Pending, Described> {
+        let groups = self.log.log().groups();
+        let mut found = Described::dead();
+        let may = |group: &mut Group, _| match group.is_used() {
+            true => {
+                found = Described::of(group);
+                Err(code::NON_EMPTY_GROUP)
+            }
+            false if groups.contains(name) => Ok(()),
+            false => Err(code::GROUP_ID_NOT_FOUND),
+        };
+        let begun = self.begin_if(name, true, may, vec![change]);
+        begun.and_then(Result::ok).ok_or(found)
     }
 
     /// Forgets groups that nobody has used for longer than is configured, from time to time.
@@ -390,7 +427,14 @@ impl Coordinator {
                 () = shutdown.wait() => return,
                 () = tokio::time::sleep(pause) => {}
             }
-            for (name, pending) in self.log.log().groups().expire(retention) {
+            for (name, change) in self.log.log().groups().idle_for(retention) {
+                let may = |group: &mut Group, _| match group.is_used() {
+                    true => Err(code::NON_EMPTY_GROUP),
+                    false => Ok(()),
+                };
+                let Some(Ok(pending)) = self.begin_if(&name, true, may, vec![change]) else {
+                    continue;
+                };
                 match pending.durable().await {
                     Ok(()) => info!(group = %name, "a group that nobody used is forgotten"),
                     Err(failure) => warn!(group = %name, %failure, "a group was not forgotten"),

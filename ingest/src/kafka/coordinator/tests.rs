@@ -40,7 +40,7 @@ impl Bench {
     fn join_with(&mut self, join: Join) -> oneshot::Receiver<Joined> {
         let (reply, joined) = oneshot::channel();
         self.group.join(self.now, join, &self.limits, reply);
-        self.unwritten.extend(self.group.take_stores());
+        self.unwritten.extend(self.group.take_store());
         joined
     }
 
@@ -59,7 +59,7 @@ impl Bench {
             assignments: assignments.collect(),
         };
         self.group.sync(self.now, sync, reply);
-        self.unwritten.extend(self.group.take_stores());
+        self.unwritten.extend(self.group.take_store());
         synced
     }
 
@@ -71,7 +71,7 @@ impl Bench {
             }
             self.group.stored(self.now, store.number, is_stored);
         }
-        self.unwritten.extend(self.group.take_stores());
+        self.unwritten.extend(self.group.take_store());
     }
 
     fn pass(&mut self, time: Duration) {
@@ -79,7 +79,7 @@ impl Bench {
         while let Some(due) = self.group.deadline().filter(|due| *due <= end) {
             self.now = self.now.max(due);
             self.group.tick(self.now);
-            self.unwritten.extend(self.group.take_stores());
+            self.unwritten.extend(self.group.take_store());
         }
         self.now = end;
     }
@@ -91,7 +91,7 @@ impl Bench {
     fn leave(&mut self, id: &Name, instance: Option<&str>) -> i16 {
         let instance = instance.map(Name::from);
         let left = self.group.leave(self.now, id, instance.as_ref());
-        self.unwritten.extend(self.group.take_stores());
+        self.unwritten.extend(self.group.take_store());
         left.err().unwrap_or(0)
     }
 
@@ -518,18 +518,92 @@ fn whoever_went_away_before_it_knew_that_it_is_a_member_is_not_waited_for() {
     assert_eq!(told.members.len(), 1);
 }
 
+/// Whoever was put out of it says once more where it was, as no member: aiokafka does by default.
 #[test]
-fn a_moved_group_has_no_members_left() {
+fn a_moved_group_has_no_members_left_and_stays_where_it_was_moved_to() {
     let (mut bench, all) = Bench::stable(2);
-    bench.group.expel();
-    bench.unwritten.extend(bench.group.take_stores());
-    bench.write(true);
-    assert!(bench.group.is_idle());
-    assert_eq!(bench.written, None);
+    bench.group.expel(bench.now);
+    assert!(!bench.group.is_used() && !bench.group.is_idle());
+    let nobody = identity(&Name::default(), -1);
     for one in &all {
         assert_eq!(bench.heartbeat(one), code::UNKNOWN_MEMBER_ID);
         assert_eq!(bench.commit(one), code::UNKNOWN_MEMBER_ID);
+        let same = identity(&one.member_id, -1);
+        assert_eq!(bench.commit(&same), code::UNKNOWN_MEMBER_ID);
+        assert_eq!(bench.commit(&nobody), code::UNKNOWN_MEMBER_ID);
     }
+    // As long as a session that nobody heard the end of.
+    bench.pass(SESSION - Duration::from_millis(1));
+    assert_eq!(bench.commit(&nobody), code::UNKNOWN_MEMBER_ID);
+    bench.pass(Duration::from_millis(1));
+    assert_eq!(bench.commit(&nobody), 0);
+    assert!(bench.group.is_idle());
+}
+
+/// Static members that come back at once are written down together.
+#[test]
+fn a_group_is_written_down_once_at_a_time() {
+    let mut bench = Bench::new();
+    let mut joins: Vec<_> = (0..4)
+        .map(|number| bench.join_with(of_instance("", &format!("i{number}"))))
+        .collect();
+    let first = told(&mut joins[0]).member_id;
+    joins[0] = bench.join_with(of_instance(&first, "i0"));
+    let ids: Vec<_> = joins.iter_mut().map(|join| told(join).member_id).collect();
+    let parts: Vec<_> = ids.iter().map(|id| (id, "part")).collect();
+    let leader = Identity {
+        instance_id: Some("i0".into()),
+        ..identity(&ids[0], bench.group.generation)
+    };
+    let mut synced = bench.sync(&leader, &parts);
+    bench.write(true);
+    assert_eq!(told(&mut synced).error, 0);
+    let mut back: Vec<_> = (0..4)
+        .map(|number| bench.join_with(of_instance("", &format!("i{number}"))))
+        .collect();
+    assert_eq!(bench.unwritten.len(), 1);
+    bench.write(true);
+    assert_eq!(told(&mut back[0]).error, 0);
+    nothing(&mut back[1]);
+    assert_eq!(bench.unwritten.len(), 1, "of all that came meanwhile");
+    bench.write(true);
+    let back: Vec<_> = back[1..]
+        .iter_mut()
+        .map(|join| told(join).member_id)
+        .collect();
+    let stored = stored::decode(bench.written.as_ref().expect("members"), bench.now);
+    let stored = stored.expect("a group");
+    assert!(back.iter().all(|id| stored.members.contains_key(id)));
+}
+
+/// What a client says of itself has bounds, whoever says it.
+#[test]
+fn ids_and_instances_are_their_owners() {
+    let mut bench = Bench::new();
+    let static_member = told(&mut bench.join_with(of_instance("", "i"))).member_id;
+    let asked = Join {
+        needs_known_id: true,
+        ..join("", &["range"])
+    };
+    let given = told(&mut bench.join_with(asked)).member_id;
+    // An id that was given to a member without an instance takes no one's place.
+    assert_eq!(
+        told(&mut bench.join_with(of_instance(&given, "i"))).error,
+        code::UNKNOWN_MEMBER_ID
+    );
+    assert_eq!(
+        told(&mut bench.join_with(of_instance(&static_member, "j"))).error,
+        code::UNKNOWN_MEMBER_ID
+    );
+    assert_eq!(bench.group.statics.get("i").cloned(), Some(static_member));
+    // Nor does a member that is there say more than all may.
+    let large = Bytes::from(vec![0; 33 << 20]);
+    let large = |id: &str| Join {
+        protocols: vec![("range".into(), large.clone())],
+        ..of_instance(id, "i")
+    };
+    let again = told(&mut bench.join_with(large("")));
+    assert_eq!(again.error, code::GROUP_MAX_SIZE_REACHED);
 }
 
 #[test]
@@ -543,7 +617,7 @@ fn what_is_no_stored_group_is_refused() {
     other[0] = 2;
     assert!(matches!(
         stored::decode(&other, bench.now),
-        Err(stored::BadGroup::Version(2))
+        Err(crate::kafka::stored::BadStored::Version(2))
     ));
 }
 
@@ -721,8 +795,8 @@ fn members_agree_whatever_they_did_before() {
                     }
                 }
                 11 if chance.below(8) == 0 => {
-                    bench.group.expel();
-                    bench.unwritten.extend(bench.group.take_stores());
+                    bench.group.expel(bench.now);
+                    bench.unwritten.extend(bench.group.take_store());
                 }
                 _ => bench.write(true),
             }

@@ -6,10 +6,9 @@ use super::super::error::code;
 use super::super::records::Piece;
 use super::super::request::LENGTH_BYTES;
 use super::super::response::put_header;
-use super::{Fetch, IDS_FROM, Part};
+use super::{Fetch, IDS_FROM, Part, READ_COMMITTED};
 use crate::error::Refusal;
 
-const READ_COMMITTED: i8 = 1;
 /// Batches in memory of less than this are copied once more, behind what stands before them, to leave in one write.
 const MAX_JOINED_BYTES: usize = 16 << 10;
 const UNKNOWN_OFFSET: i64 = -1;
@@ -63,15 +62,20 @@ impl Fetch {
         out.extend_from_slice(&part.index.to_be_bytes());
         out.extend_from_slice(&part.error_code.to_be_bytes());
         out.extend_from_slice(&offset(high_watermark));
-        // There are no transactions, so that all that is readable is stable.
-        out.extend_from_slice(&offset(high_watermark));
+        let stable_offset = part.bounds.map(|bounds| bounds.stable_offset);
+        out.extend_from_slice(&offset(stable_offset));
         if version >= 5 {
             let start = part.bounds.map(|bounds| bounds.log_start_offset);
             out.extend_from_slice(&offset(start));
         }
-        // Aborted transactions: none, which is null unless they matter to the client.
+        // Aborted transactions, which are null unless they matter to the client.
         if self.request.isolation_level == READ_COMMITTED {
-            put_count(out, 0, flexible);
+            put_count(out, part.aborted_there.len(), flexible);
+            for aborted in &part.aborted_there {
+                out.extend_from_slice(&aborted.producer_id.to_be_bytes());
+                out.extend_from_slice(&aborted.first_offset.0.to_be_bytes());
+                put_tags(out, flexible);
+            }
         } else if flexible {
             out.push(0);
         } else {

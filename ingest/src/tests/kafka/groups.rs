@@ -392,11 +392,9 @@ async fn a_group_is_moved_while_it_runs() {
         .await
         .unwrap();
     // Java commits where it was before it joins again.
-    assert_eq!(
-        client.commit_as(&commit).await,
-        22,
-        "the group has no members now"
-    );
+    assert_eq!(client.commit_as(&commit).await, 25);
+    let as_nobody = commit_request("g", "", -1, 50, "");
+    assert_eq!(client.commit_as(&as_nobody).await, 25, "as aiokafka does");
     assert_eq!(client.heartbeat("g", &member, generation).await, 25);
     assert_eq!(client.stands_at("g").await.0, 7);
     let (again, generation) = client.alone("g").await;
@@ -404,6 +402,86 @@ async fn a_group_is_moved_while_it_runs() {
     assert_eq!(client.commit_as(&commit).await, 25);
     let commit = commit_request("g", &again, generation, 8, "");
     assert_eq!(client.commit_as(&commit).await, 0);
+    harness.stop().await;
+}
+
+/// GRP-4: of commits that are under way while the next generation begins, none is applied after one of that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_commit_of_a_generation_comes_after_one_of_the_next() {
+    let harness = Harness::start_with(at_once).await;
+    let mut client = Client::connect(&harness).await;
+    let mut other = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    let (member, mut generation) = client.alone("g").await;
+    for round in 0..40 {
+        let late = commit_request("g", &member, generation, round * 2, "");
+        let mut sent = Vec::new();
+        for _ in 0..10 {
+            sent.push(other.send(ApiKey::OffsetCommit, 8, &late).await);
+        }
+        // It leads, so that it is told the next generation.
+        let request = join_request("g", &member, 9);
+        let told: JoinGroupResponse = client.call(ApiKey::JoinGroup, 9, &request).await;
+        assert_eq!((told.error_code, told.generation_id), (0, generation + 1));
+        generation += 1;
+        let request = sync_request("g", &member, generation, &[(&member, "part")]);
+        let synced: SyncGroupResponse = client.call(ApiKey::SyncGroup, 5, &request).await;
+        assert_eq!(synced.error_code, 0);
+        let next = commit_request("g", &member, generation, round * 2 + 1, "");
+        assert_eq!(client.commit_as(&next).await, 0);
+        for id in sent {
+            let told: OffsetCommitResponse = other.receive(ApiKey::OffsetCommit, 8, id).await;
+            let code = told.topics[0].partitions[0].error_code;
+            assert!([0, 22, 27].contains(&code), "{code}");
+        }
+        assert_eq!(client.stands_at("g").await.0, round * 2 + 1);
+    }
+    // What is asked behind a commit is told when that is done.
+    let commit = commit_request("g", &member, generation, 1000, "");
+    let committing = client.send(ApiKey::OffsetCommit, 8, &commit).await;
+    let request = OffsetFetchRequest::default()
+        .with_group_id(id("g"))
+        .with_topics(None);
+    let fetching = client.send(ApiKey::OffsetFetch, 7, &request).await;
+    let _: OffsetCommitResponse = client.receive(ApiKey::OffsetCommit, 8, committing).await;
+    let told: OffsetFetchResponse = client.receive(ApiKey::OffsetFetch, 7, fetching).await;
+    assert_eq!(told.topics[0].partitions[0].committed_offset, 1000);
+    harness.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_static_member_that_restarts_keeps_its_part() {
+    let harness = Harness::start_with(at_once).await;
+    let mut client = Client::connect(&harness).await;
+    let instance = |request: JoinGroupRequest| request.with_group_instance_id(Some(text("i")));
+    for version in [5, 6, 9] {
+        let group = format!("g{version}");
+        let request = instance(join_request(&group, "", version));
+        let first: JoinGroupResponse = client.call(ApiKey::JoinGroup, version, &request).await;
+        assert_eq!(first.error_code, 0);
+        let sync = |member: &str, parts: &[(&str, &str)]| {
+            sync_request(&group, member, 1, parts).with_group_instance_id(Some(text("i")))
+        };
+        let part = [(&*first.member_id, "part")];
+        let request_sync = sync(&first.member_id, &part);
+        let synced: SyncGroupResponse = client.call(ApiKey::SyncGroup, 5, &request_sync).await;
+        assert_eq!(synced.error_code, 0);
+        let back: JoinGroupResponse = client.call(ApiKey::JoinGroup, version, &request).await;
+        assert_eq!((back.error_code, back.generation_id), (0, 1));
+        assert_eq!(back.skip_assignment, version == 9);
+        let request_sync = sync(&back.member_id, &[]);
+        let synced: SyncGroupResponse = client.call(ApiKey::SyncGroup, 5, &request_sync).await;
+        assert_eq!(&synced.assignment[..], b"part");
+        let request_sync = sync(&first.member_id, &[]);
+        let old: SyncGroupResponse = client.call(ApiKey::SyncGroup, 5, &request_sync).await;
+        assert_eq!(old.error_code, 82);
+        let by_instance = MemberIdentity::default().with_group_instance_id(Some(text("i")));
+        let request = LeaveGroupRequest::default()
+            .with_group_id(id(&group))
+            .with_members(vec![by_instance]);
+        let left: LeaveGroupResponse = client.call(ApiKey::LeaveGroup, 5, &request).await;
+        assert_eq!((left.error_code, left.members[0].error_code), (0, 0));
+    }
     harness.stop().await;
 }
 

@@ -5,6 +5,7 @@ use kafka_protocol::messages::create_topics_request::{
 };
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
+use kafka_protocol::messages::describe_producers_request::TopicRequest;
 use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
@@ -17,11 +18,12 @@ use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
 use kafka_protocol::messages::{
-    ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest, DeleteGroupsRequest,
-    DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    AddOffsetsToTxnRequest, ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest,
+    DeleteGroupsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeGroupsRequest, DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest,
     FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
     InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest,
-    OffsetDeleteRequest, OffsetFetchRequest,
+    ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
 };
 
 use super::*;
@@ -110,6 +112,7 @@ fn requests() -> Vec<Vec<u8>> {
         })
     });
     put_group_requests(&mut put);
+    put_transactional_requests(&mut put);
     requests
 }
 
@@ -192,6 +195,41 @@ fn put_group_requests(put: Put<'_>) {
             OffsetDeleteRequest::default()
                 .with_group_id(id())
                 .with_topics(vec![topic]),
+        )
+    });
+}
+
+/// Those about transactions.
+fn put_transactional_requests(put: Put<'_>) {
+    let nobody = transactions::nobody();
+    put(ApiKey::AddPartitionsToTxn, &[0, 3], &|_| {
+        Box::new(transactions::add_request(&nobody, &["t", "t"]))
+    });
+    put(ApiKey::AddOffsetsToTxn, &[0, 3], &|_| {
+        let request = AddOffsetsToTxnRequest::default().with_group_id(text("g").into());
+        Box::new(request.with_transactional_id(text("x").into()))
+    });
+    put(ApiKey::TxnOffsetCommit, &[0, 2, 3], &|_| {
+        Box::new(transactions::offsets_request(&nobody, 1))
+    });
+    put(ApiKey::EndTxn, &[0, 3], &|_| {
+        Box::new(EndTxnRequest::default().with_transactional_id(text("x").into()))
+    });
+    put(ApiKey::DescribeProducers, &[0], &|_| {
+        let topic = TopicRequest::default()
+            .with_name(name("t"))
+            .with_partition_indexes(vec![0, 1]);
+        Box::new(DescribeProducersRequest::default().with_topics(vec![topic]))
+    });
+    put(ApiKey::DescribeTransactions, &[0], &|_| {
+        let ids = vec![text("x").into(), text("y").into()];
+        Box::new(DescribeTransactionsRequest::default().with_transactional_ids(ids))
+    });
+    put(ApiKey::ListTransactions, &[0, 1], &|_| {
+        Box::new(
+            ListTransactionsRequest::default()
+                .with_state_filters(vec![text("Ongoing"); 2])
+                .with_producer_id_filters(vec![1.into(), 2.into()]),
         )
     });
 }

@@ -7,6 +7,7 @@ mod groups;
 mod hostile;
 mod offsets;
 mod produce;
+mod transactions;
 mod versions;
 
 use basalt_proto::batch::{

@@ -148,7 +148,7 @@ async fn what_is_wrong_with_a_batch_has_its_own_code() {
         ("codec 5", 2, with(21, &[0, 5])),
         ("base offset 3", 87, with(0, &3_u64.to_be_bytes())),
         ("control", 87, with(21, &[0, 1 << 5])),
-        ("transactional", 42, with(21, &[0, 1 << 4])),
+        ("transactional", 87, with(21, &[0, 1 << 4])),
         ("count 3", 87, with(57, &3_u32.to_be_bytes())),
         ("no epoch", 87, batch_with(numbered(-1, 0), &[(1, b"x")])),
         ("no sequence", 87, batch_with(numbered(0, -1), &[(1, b"x")])),
@@ -270,7 +270,7 @@ async fn pub_21_batch_that_is_sent_again_is_stored_once() {
         assert!(code == 0 && id >= 0 && !ids.contains(&id), "{code} {id}");
         ids.push(id);
     }
-    assert_eq!(client.init_producer(4, Some("t")).await, (53, -1));
+    assert_eq!(client.init_producer(4, Some("t")).await, (50, -1));
     assert_eq!(client.init_producer(4, Some("")).await, (42, -1));
     let id = ids[0];
     for first in [0, 2, 4] {

@@ -1,0 +1,607 @@
+//! Transactions: who may write under a transactional id, and what is committed together (KIP-98).
+//!
+//! Each id has a state under a lock of its own, which is held through a whole request, so that requests of one id follow each other. A
+//! state is written down before it counts ([`basalt_log::Groups::begin_transaction`]). To end a transaction is three steps: the
+//! decision is written down, with the offsets that it commits for groups, in one entry; the partitions are told, by control batches; that
+//! they all know is written down. What a crash or a disk leaves after the first is finished at the next start, or the next look.
+//!
+//! - **TXN-1**: a batch of a transaction is appended under its id's lock, only while the transaction is open, by its present producer, to a
+//!   partition that was named before. So none comes after the control batch that ends its transaction.
+//! - **TXN-2**: what was decided stays so: all partitions get the marker of the decision, and groups' offsets are there if, and only if, it
+//!   was to commit.
+//! - **TXN-3**: a producer that asked for an id later fences those before it, by its epoch, and their transaction is aborted.
+
+mod state;
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use basalt_columnar::TieredLog;
+use basalt_log::{Appended, Change, Commit, TransactionChange};
+use basalt_proto::batch::Marker;
+use basalt_proto::{FrameBatch, GroupName, PartitionId, TopicName};
+use futures::future::{BoxFuture, join_all};
+use parking_lot::Mutex;
+use tokio::sync::{MutexGuard, Notify};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
+
+use super::error::code;
+use crate::ShutdownSignal;
+use state::{Phase, Place, Transaction};
+
+/// Between two looks at transactions that are open.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// The same after one could not be ended.
+const FAILURE_PAUSE: Duration = Duration::from_secs(10);
+/// The longest that a transaction may be open.
+pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(900);
+/// Ids without an open transaction that nobody has used for so long are forgotten, at a start.
+const ID_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Transactional ids at a time.
+const MAX_IDS: usize = 1_000_000;
+/// Partitions and offsets of one transaction, at most.
+const MAX_PLACES: usize = 100_000;
+
+/// How many open transactions have an offset of a partition.
+type PendingOffsets = HashMap<(TopicName, PartitionId), usize>;
+
+/// All transactional ids.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    ids: Mutex<HashMap<String, Arc<Slot>>>,
+    log: Arc<TieredLog>,
+    /// Offsets of groups that depend on open transactions.
+    pending: Mutex<HashMap<GroupName, PendingOffsets>>,
+    /// Transactions that are open or not ended everywhere.
+    unsettled: AtomicUsize,
+    /// There is one.
+    wake: Notify,
+}
+
+/// One transactional id.
+#[derive(Debug)]
+struct Slot {
+    id: String,
+    /// `None` until a producer was given it.
+    state: tokio::sync::Mutex<Option<Transaction>>,
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub(super) struct Producer {
+    pub(super) id: String,
+    pub(super) producer_id: i64,
+    pub(super) epoch: i16,
+    /// What it is told when another has taken over.
+    pub(super) fenced: i16,
+}
+
+/// A transaction as it is described.
+#[derive(Debug, Clone)]
+pub(super) struct Described {
+    pub(super) id: String,
+    pub(super) state: &'static str,
+    pub(super) producer_id: i64,
+    pub(super) epoch: i16,
+    pub(super) timeout: Duration,
+    /// How long it has been open, if it is.
+    pub(super) open_for: Option<Duration>,
+    pub(super) places: BTreeMap<TopicName, Vec<PartitionId>>,
+}
+
+/// The right to append to an open transaction, until dropped.
+#[derive(Debug)]
+pub(super) struct Writing<'a> {
+    _state: MutexGuard<'a, Option<Transaction>>,
+}
+
+impl Transactions {
+    /// Transactions as they were stored.
+    pub(crate) fn new(log: Arc<TieredLog>) -> Arc<Self> {
+        let now = Instant::now();
+        let transactions = Arc::new(Self {
+            ids: Mutex::default(),
+            log,
+            pending: Mutex::default(),
+            unsettled: AtomicUsize::new(0),
+            wake: Notify::new(),
+        });
+        for (id, stored, age) in transactions.log.log().groups().transactions() {
+            let transaction = match Transaction::decode(&stored, now) {
+                Ok(transaction) => transaction,
+                Err(failure) => {
+                    error!(id, %failure, "the transactions of an id cannot be read: its producer begins anew");
+                    continue;
+                }
+            };
+            if transaction.phase == Phase::Empty && age > ID_RETENTION {
+                // Not waited for: a start that finds it again forgets it again.
+                drop(
+                    transactions
+                        .log
+                        .log()
+                        .groups()
+                        .begin_transaction(TransactionChange { id, state: None }, Vec::new()),
+                );
+                continue;
+            }
+            transactions.count(None, Some(&transaction));
+            let slot = Slot {
+                id: id.clone(),
+                state: tokio::sync::Mutex::new(Some(transaction)),
+            };
+            transactions.ids.lock().insert(id, Arc::new(slot));
+        }
+        transactions
+    }
+
+    /// Ends what has been open for too long, and what was not ended everywhere, for as long as the server runs.
+    pub(crate) async fn run(self: &Arc<Self>, shutdown: &ShutdownSignal) {
+        let mut pause = LOOK_PAUSE;
+        loop {
+            let nothing = self.unsettled.load(Ordering::Relaxed) == 0;
+            tokio::select! {
+                () = shutdown.wait() => return,
+                () = self.wake.notified(), if nothing => {}
+                () = tokio::time::sleep(pause), if !nothing => {}
+            }
+            pause = LOOK_PAUSE;
+            let slots: Vec<_> = self.ids.lock().values().cloned().collect();
+            for slot in slots {
+                // One that is being used is looked at the next time.
+                let Ok(mut state) = slot.state.try_lock() else {
+                    continue;
+                };
+                let Some(transaction) = &*state else { continue };
+                let ended = match transaction.phase {
+                    Phase::Ending(_) => self.finish(&slot.id, &mut state).await,
+                    _ if transaction.is_over(Instant::now()) => {
+                        info!(
+                            id = slot.id,
+                            "a transaction was open for too long: it is aborted"
+                        );
+                        self.fence(&slot.id, &mut state).await
+                    }
+                    _ => Ok(()),
+                };
+                if let Err(code) = ended {
+                    warn!(id = slot.id, code, "a transaction could not be ended yet");
+                    pause = FAILURE_PAUSE;
+                }
+            }
+        }
+    }
+
+    fn slot(&self, id: &str) -> Option<Arc<Slot>> {
+        self.ids.lock().get(id).cloned()
+    }
+
+    fn slot_or_new(&self, id: &str) -> Option<Arc<Slot>> {
+        let mut ids = self.ids.lock();
+        if let Some(slot) = ids.get(id) {
+            return Some(Arc::clone(slot));
+        }
+        if ids.len() >= MAX_IDS {
+            return None;
+        }
+        let slot = Arc::new(Slot {
+            id: id.to_owned(),
+            state: tokio::sync::Mutex::new(None),
+        });
+        ids.insert(id.to_owned(), Arc::clone(&slot));
+        Some(slot)
+    }
+
+    /// Keeps account of what is unsettled when a state takes another's place.
+    fn count(&self, before: Option<&Transaction>, after: Option<&Transaction>) {
+        let is_unsettled =
+            |state: Option<&Transaction>| state.is_some_and(|state| state.phase != Phase::Empty);
+        match (is_unsettled(before), is_unsettled(after)) {
+            (false, true) => {
+                self.unsettled.fetch_add(1, Ordering::Relaxed);
+                self.wake.notify_one();
+            }
+            (true, false) => drop(self.unsettled.fetch_sub(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        let mut pending = self.pending.lock();
+        let offsets = |state: Option<&Transaction>| {
+            let groups = state.into_iter().flat_map(|state| &state.offsets);
+            let places = groups.flat_map(|(group, places)| {
+                places
+                    .keys()
+                    .map(|place| (group.clone(), (place.topic.clone(), place.partition)))
+            });
+            places.collect::<Vec<_>>()
+        };
+        for (group, place) in offsets(after) {
+            *pending.entry(group).or_default().entry(place).or_default() += 1;
+        }
+        for (group, place) in offsets(before) {
+            if let Some(places) = pending.get_mut(&group) {
+                if let Some(count) = places.get_mut(&place) {
+                    *count -= 1;
+                    if *count == 0 {
+                        places.remove(&place);
+                    }
+                }
+                if places.is_empty() {
+                    pending.remove(&group);
+                }
+            }
+        }
+    }
+
+    /// Where a group's offsets depend on open transactions.
+    pub(super) fn pending(&self, group: &GroupName) -> HashSet<(TopicName, PartitionId)> {
+        let pending = self.pending.lock();
+        let places = pending.get(group).into_iter().flat_map(HashMap::keys);
+        places.cloned().collect()
+    }
+
+    /// Writes a state down, with what groups commit with it; then it counts.
+    async fn store(
+        &self,
+        id: &str,
+        state: &mut Option<Transaction>,
+        next: Transaction,
+        groups: Vec<(GroupName, Change)>,
+    ) -> Result<(), i16> {
+        let change = TransactionChange {
+            id: id.to_owned(),
+            state: Some(next.encode()),
+        };
+        let stored = self.log.log().groups().begin_transaction(change, groups);
+        stored.durable().await.map_err(|failure| {
+            warn!(id, %failure, "the state of a transaction could not be stored");
+            code::COORDINATOR_NOT_AVAILABLE
+        })?;
+        self.count(state.as_ref(), Some(&next));
+        *state = Some(next);
+        Ok(())
+    }
+
+    /// Decides an open transaction and ends it.
+    async fn end_open(
+        &self,
+        id: &str,
+        state: &mut Option<Transaction>,
+        decided: Transaction,
+        marker: Marker,
+    ) -> Result<(), i16> {
+        let groups = match marker {
+            Marker::Abort => Vec::new(),
+            Marker::Commit => self.commits(&decided),
+        };
+        self.store(id, state, decided, groups).await?;
+        self.finish(id, state).await
+    }
+
+    /// What groups commit with a transaction. A topic that is gone has no offsets.
+    fn commits(&self, transaction: &Transaction) -> Vec<(GroupName, Change)> {
+        let groups = transaction.offsets.iter().map(|(group, offsets)| {
+            let commits = offsets.iter().filter_map(|(place, (offset, metadata))| {
+                let topic = self.log.log().topic(&place.topic)?;
+                (topic.id() == place.topic_id()).then(|| Commit {
+                    topic,
+                    partition: place.partition,
+                    offset: *offset,
+                    metadata: metadata.clone(),
+                })
+            });
+            (group.clone(), Change::Commit(commits.collect()))
+        });
+        groups.collect()
+    }
+
+    /// Tells all partitions what was decided, and writes down that they know.
+    async fn finish(&self, id: &str, state: &mut Option<Transaction>) -> Result<(), i16> {
+        let Some(transaction) = &*state else {
+            return Ok(());
+        };
+        let Phase::Ending(marker) = transaction.phase else {
+            return Ok(());
+        };
+        let told = transaction.places.iter();
+        let told = join_all(told.map(|place| self.tell(place, transaction, marker))).await;
+        told.into_iter().collect::<Result<(), i16>>()?;
+        let ended = transaction.ended(marker);
+        let change = TransactionChange {
+            id: id.to_owned(),
+            state: Some(ended.encode()),
+        };
+        // Not waited for. Whatever comes next for the id is stored behind it, and where it is lost partitions are told again, who know.
+        drop(
+            self.log
+                .log()
+                .groups()
+                .begin_transaction(change, Vec::new()),
+        );
+        self.count(state.as_ref(), Some(&ended));
+        *state = Some(ended);
+        Ok(())
+    }
+
+    /// Ends the transaction in one partition; durable on return.
+    async fn tell(
+        &self,
+        place: &Place,
+        transaction: &Transaction,
+        marker: Marker,
+    ) -> Result<(), i16> {
+        let found = self.log.log().topic(&place.topic);
+        let Some(topic) = found.filter(|topic| topic.id() == place.topic_id()) else {
+            return Ok(());
+        };
+        let Some(partition) = topic.partition(place.partition) else {
+            return Ok(());
+        };
+        let failed = |failure: &dyn std::fmt::Display| {
+            warn!(topic = %place.topic, partition = %place.partition, %failure, "a partition could not be told how a transaction ended");
+            code::COORDINATOR_NOT_AVAILABLE
+        };
+        let now_ms = self.log.log().now_ns() / 1_000_000;
+        let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
+        let (producer_id, epoch) = (transaction.producer_id, transaction.epoch);
+        let frame = marker
+            .frame(producer_id, epoch, now_ms)
+            .map_err(|error| failed(&error))?;
+        let batch = FrameBatch::marker(&frame).map_err(|error| failed(&error))?;
+        let durability = topic.durability();
+        let appended = partition.end_transaction(producer_id, &batch, durability);
+        let appended: Appended = match appended {
+            Ok(appended) => appended,
+            // Deleted meanwhile.
+            Err(_) if topic.is_deleted() => return Ok(()),
+            Err(error) => return Err(failed(&error)),
+        };
+        match partition.acknowledged(&appended, durability).await {
+            Err(error) if !topic.is_deleted() => Err(failed(&error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Aborts what is open under the next epoch, so that whoever had it writes no more.
+    async fn fence(&self, id: &str, state: &mut Option<Transaction>) -> Result<(), i16> {
+        let Some(transaction) = &*state else {
+            return Ok(());
+        };
+        let fenced = transaction.fenced().unwrap_or_else(|| transaction.clone());
+        let decided = fenced.decided(Marker::Abort);
+        self.end_open(id, state, decided, Marker::Abort).await
+    }
+
+    /// Gives a transactional id to a producer: its producer id and epoch. `current` is what it had, if it says so; `new_id` makes an id
+    /// that nobody has.
+    pub(super) async fn init(
+        &self,
+        id: &str,
+        timeout: Duration,
+        current: Option<(i64, i16)>,
+        new_id: impl Fn() -> BoxFuture<'static, Result<i64, i16>>,
+    ) -> Result<(i64, i16), i16> {
+        if timeout.is_zero() || timeout > MAX_TIMEOUT {
+            return Err(code::INVALID_TRANSACTION_TIMEOUT);
+        }
+        let slot = self
+            .slot_or_new(id)
+            .ok_or(code::COORDINATOR_NOT_AVAILABLE)?;
+        let mut state = slot.state.lock().await;
+        if let (Some(transaction), Some((producer_id, epoch))) = (&*state, current) {
+            // One epoch behind: it asks again, since it never heard of the last one.
+            let is_last = epoch == transaction.epoch || epoch == transaction.epoch - 1;
+            if producer_id != transaction.producer_id || !is_last {
+                return Err(code::PRODUCER_FENCED);
+            }
+        }
+        match state.as_ref().map(|transaction| transaction.phase) {
+            Some(Phase::Ending(_)) => self.finish(id, &mut state).await,
+            Some(Phase::Open { .. }) => self.fence(id, &mut state).await,
+            _ => Ok(()),
+        }
+        .map_err(|_| code::CONCURRENT_TRANSACTIONS)?;
+        let next = match state.as_ref().and_then(Transaction::fenced) {
+            Some(next) => Transaction { timeout, ..next },
+            // The first, or one whose id has no epochs left.
+            None => Transaction::new(new_id().await?, timeout),
+        };
+        let given = (next.producer_id, next.epoch);
+        let next = Transaction {
+            last_end: None,
+            ..next
+        };
+        self.store(id, &mut state, next, Vec::new()).await?;
+        Ok(given)
+    }
+
+    /// Runs `change` on the state of a producer that may go on, with no transaction half ended.
+    async fn change(
+        &self,
+        producer: &Producer,
+        change: impl FnOnce(&Transaction) -> Result<Option<Transaction>, i16>,
+    ) -> Result<(), i16> {
+        let slot = self
+            .slot(&producer.id)
+            .ok_or(code::INVALID_PRODUCER_ID_MAPPING)?;
+        let mut state = slot.state.lock().await;
+        let transaction = state.as_ref().ok_or(code::INVALID_PRODUCER_ID_MAPPING)?;
+        transaction.check(producer.producer_id, producer.epoch, producer.fenced)?;
+        if let Phase::Ending(_) = transaction.phase {
+            let finished = self.finish(&producer.id, &mut state).await;
+            finished.map_err(|_| code::CONCURRENT_TRANSACTIONS)?;
+        }
+        let Some(transaction) = &*state else {
+            return Ok(());
+        };
+        match change(transaction)? {
+            Some(next) => self.store(&producer.id, &mut state, next, Vec::new()).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Partitions are to be written to.
+    pub(super) async fn add_places(
+        &self,
+        producer: &Producer,
+        places: Vec<(TopicName, PartitionId)>,
+    ) -> Result<(), i16> {
+        let mut found = Vec::with_capacity(places.len());
+        for (topic, partition) in places {
+            let known = self.log.log().topic(&topic);
+            let known = known.filter(|known| partition.0 < known.partition_count());
+            let known = known.ok_or(code::UNKNOWN_TOPIC_OR_PARTITION)?;
+            found.push(Place {
+                topic,
+                topic_id: known.id().0,
+                partition,
+            });
+        }
+        self.change(producer, |transaction| {
+            let mut next = transaction.opened(Instant::now());
+            next.places.extend(found);
+            if next.places.len() > MAX_PLACES {
+                return Err(code::INVALID_REQUEST);
+            }
+            let is_known =
+                transaction.phase == next.phase && transaction.places.len() == next.places.len();
+            Ok((!is_known).then_some(next))
+        })
+        .await
+    }
+
+    /// A group is going to commit with the transaction.
+    pub(super) async fn add_group(&self, producer: &Producer, group: GroupName) -> Result<(), i16> {
+        self.change(producer, |transaction| {
+            let mut next = transaction.opened(Instant::now());
+            let is_known = transaction.phase == next.phase && next.offsets.contains_key(&group);
+            next.offsets.entry(group).or_default();
+            Ok((!is_known).then_some(next))
+        })
+        .await
+    }
+
+    /// What a group has handled when the transaction is committed.
+    pub(super) async fn add_offsets(
+        &self,
+        producer: &Producer,
+        group: &GroupName,
+        commits: Vec<Commit>,
+    ) -> Result<(), i16> {
+        self.change(producer, |transaction| {
+            let is_open = matches!(transaction.phase, Phase::Open { .. });
+            if !is_open || !transaction.offsets.contains_key(group) {
+                return Err(code::INVALID_TXN_STATE);
+            }
+            let mut next = transaction.clone();
+            let offsets = next.offsets.entry(group.clone()).or_default();
+            for commit in commits {
+                let place = Place {
+                    topic: commit.topic.name().clone(),
+                    topic_id: commit.topic.id().0,
+                    partition: commit.partition,
+                };
+                offsets.insert(place, (commit.offset, commit.metadata));
+            }
+            if offsets.len() > MAX_PLACES {
+                return Err(code::INVALID_REQUEST);
+            }
+            Ok(Some(next))
+        })
+        .await
+    }
+
+    /// Ends a transaction; all partitions know on return.
+    pub(super) async fn end(&self, producer: &Producer, marker: Marker) -> Result<(), i16> {
+        let slot = self
+            .slot(&producer.id)
+            .ok_or(code::INVALID_PRODUCER_ID_MAPPING)?;
+        let mut state = slot.state.lock().await;
+        let transaction = state.as_ref().ok_or(code::INVALID_PRODUCER_ID_MAPPING)?;
+        transaction.check(producer.producer_id, producer.epoch, producer.fenced)?;
+        match (transaction.phase, transaction.last_end) {
+            (Phase::Open { .. }, _) => {
+                let decided = transaction.decided(marker);
+                self.end_open(&producer.id, &mut state, decided, marker)
+                    .await
+            }
+            (Phase::Ending(decided), _) if decided == marker => {
+                self.finish(&producer.id, &mut state).await
+            }
+            // Its answer was lost.
+            (Phase::Empty, Some(last)) if last == marker => Ok(()),
+            _ => Err(code::INVALID_TXN_STATE),
+        }
+    }
+
+    /// Whoever writes under an id.
+    pub(super) fn writer(&self, id: &str) -> Result<Writer, i16> {
+        self.slot(id)
+            .map(Writer)
+            .ok_or(code::INVALID_PRODUCER_ID_MAPPING)
+    }
+
+    /// An id's transactions as they are; `None` if nobody was given it.
+    pub(super) async fn describe(&self, id: &str) -> Option<Described> {
+        let slot = self.slot(id)?;
+        let state = slot.state.lock().await;
+        let transaction = state.as_ref()?;
+        let mut places = BTreeMap::<_, Vec<_>>::new();
+        for place in &transaction.places {
+            places
+                .entry(place.topic.clone())
+                .or_default()
+                .push(place.partition);
+        }
+        Some(Described {
+            id: id.to_owned(),
+            state: transaction.state_name(),
+            producer_id: transaction.producer_id,
+            epoch: transaction.epoch,
+            timeout: transaction.timeout,
+            open_for: match transaction.phase {
+                Phase::Open { since } => Some(since.elapsed()),
+                _ => None,
+            },
+            places,
+        })
+    }
+
+    /// All ids.
+    pub(super) fn ids(&self) -> Vec<String> {
+        let mut ids: Vec<_> = self.ids.lock().keys().cloned().collect();
+        ids.sort();
+        ids
+    }
+}
+
+/// A transactional id that batches are written under.
+#[derive(Debug)]
+pub(super) struct Writer(Arc<Slot>);
+
+impl Writer {
+    /// The right of a producer, by its id and epoch, to append a batch of its transaction to a partition (TXN-1).
+    pub(super) async fn write(
+        &self,
+        (producer_id, epoch): (i64, i16),
+        topic: &TopicName,
+        topic_id: u64,
+        partition: PartitionId,
+    ) -> Result<Writing<'_>, i16> {
+        let state = self.0.state.lock().await;
+        let transaction = state.as_ref().ok_or(code::INVALID_PRODUCER_ID_MAPPING)?;
+        transaction.check(producer_id, epoch, code::INVALID_PRODUCER_EPOCH)?;
+        let place = Place {
+            topic: topic.clone(),
+            topic_id,
+            partition,
+        };
+        let is_open = matches!(transaction.phase, Phase::Open { .. });
+        if !is_open || !transaction.places.contains(&place) {
+            return Err(code::INVALID_TXN_STATE);
+        }
+        Ok(Writing { _state: state })
+    }
+}
