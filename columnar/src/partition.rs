@@ -199,8 +199,10 @@ impl TieredPartition {
     pub fn offsets(&self) -> Bounds {
         let state = self.state.lock();
         let hot = self.hot.bounds();
+        let log_start_offset = state.log_start_offset(hot.log_start_offset);
         Bounds {
-            log_start_offset: state.log_start_offset(hot.log_start_offset),
+            log_start_offset,
+            stable_offset: hot.stable_offset.max(log_start_offset),
             ..hot
         }
     }
@@ -225,7 +227,7 @@ impl TieredPartition {
             partition: self.key.partition,
             log_start_offset,
             cold_end_offset,
-            high_watermark: hot.high_watermark,
+            high_watermark: hot.high_watermark.max(log_start_offset),
             cold,
             aborted: hot.aborted,
             // Segments that are cold but not released yet are left out.
@@ -242,8 +244,12 @@ impl ColdState {
     /// The first readable offset, if hot segments begin at `hot_start`.
     pub(crate) fn log_start_offset(&self, hot_start: Offset) -> Offset {
         if self.manifest.files.is_empty() {
-            // Then hot segments alone say where the log starts: they are released without a manifest.
-            self.manifest.log_start_offset.max(hot_start)
+            // Then hot segments alone say where the log starts: they are released without a manifest. But for those that had nothing
+            // to be cooled, whose offsets are a gap.
+            match hot_start > self.manifest.cold_end_offset {
+                true => self.manifest.log_start_offset.max(hot_start),
+                false => self.manifest.log_start_offset,
+            }
         } else {
             self.manifest.log_start_offset
         }

@@ -235,6 +235,11 @@ impl TieredLog {
             .unwrap_or_else(|stopped| Err(delete::interrupted(&stopped)))
     }
 
+    /// Has maintenance look for what is due now, not when its interval is over.
+    pub fn wake_maintenance(&self) {
+        self.tier.shared.wake.notify_one();
+    }
+
     /// Seals a topic's active segments and cools all that is sealed. With `wait` the report says what was done, and what was
     /// appended before the call is cold on return; without, what is queued.
     ///

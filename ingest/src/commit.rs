@@ -60,6 +60,16 @@ pub(crate) async fn seek(
     offset: Offset,
 ) -> Result<(), Refusal> {
     shared.existing_partition(topic, partition)?;
+    if shared
+        .transactions
+        .pending(group)
+        .contains(&(topic.clone(), partition))
+    {
+        let message = format!(
+            "group {group} has an offset of topic {topic}, partition {partition}, in an open transaction: move it when that has ended"
+        );
+        return Err(Refusal::new(ErrorKind::Busy, message));
+    }
     let commit = Commit {
         topic: shared.topic(topic)?,
         partition,

@@ -61,6 +61,9 @@ pub struct ServerConfig {
     pub advertised: Option<Advertised>,
     /// What bounds groups of consumers.
     pub groups: GroupLimits,
+    /// The longest that a producer may have a transaction be open. Until it ends, whoever reads what is committed sees nothing behind
+    /// its first record, and its segments are not cooled. Default 15 min.
+    pub max_transaction: Duration,
 }
 
 /// What bounds groups of consumers and the sessions of their members.
@@ -122,6 +125,7 @@ impl Default for ServerConfig {
             shutdown_grace: Duration::from_secs(10),
             advertised: None,
             groups: GroupLimits::default(),
+            max_transaction: Duration::from_secs(900),
         }
     }
 }

@@ -151,6 +151,7 @@ impl Server {
             addresses: _,
             max_connections,
         } = self;
+        shared.transactions.settle_stored().await;
         let places = Arc::new(Semaphore::new(max_connections));
         let acceptors = listeners.into_iter().map(|listener| {
             let acceptor = Acceptor {

@@ -60,7 +60,7 @@ impl Shared {
             commits: Arc::default(),
             read_ahead: ReadAhead::new(config.cold_reads, Arc::clone(&counters)),
             producer_ids: ProducerIds::new(Arc::clone(&log)),
-            transactions: Transactions::new(Arc::clone(&log)),
+            transactions: Transactions::new(Arc::clone(&log), config.max_transaction),
             coordinator: Coordinator::new(Arc::clone(&log), config.groups),
             config,
             topics: Topics::new(Arc::clone(&log)),

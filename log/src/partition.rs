@@ -390,7 +390,9 @@ impl State {
     /// Where what is committed ends.
     fn stable_offset(&self, high_watermark: Offset) -> Offset {
         let first_open = self.producers.transactions.first_open();
-        first_open.map_or(high_watermark, |first| first.min(high_watermark))
+        // Retention may have taken its beginning.
+        let committed = first_open.map_or(high_watermark, |first| first.min(high_watermark));
+        committed.max(self.log_start_offset().min(high_watermark))
     }
 
     /// The view of a segment that is among the sealed ones.

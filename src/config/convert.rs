@@ -109,6 +109,7 @@ impl Config {
             // A wrong one is refused by `validate`.
             advertised: self.advertised().unwrap_or_default(),
             groups: self.group_limits(),
+            max_transaction: Duration::from_millis(server.max_transaction_ms),
         }
     }
 

@@ -160,6 +160,9 @@ section! {
         /// Reads that wait for the disk at a time, for consumers of what is not in memory, each of at most 4 MiB. More may help
         /// a disk that is fast only under many requests; fewer leave more of it to writes. Safe: 1 to 64.
         cold_reads: usize = 4, in 1 ..= 1_024;
+        /// Milliseconds of the longest transaction a producer may ask for. Until it ends, whoever reads what is committed sees nothing
+        /// behind its first record, and its segments are not cooled. Flink asks for an hour by default. Safe: 60,000 to 3,600,000.
+        max_transaction_ms: u64 = 900_000, in 1 ..= 2_147_483_647;
         /// Whether the machine's cores are kept from sleeping while the server runs, by a request to `/dev/cpu_dma_latency`, which
         /// root may make. On: an idle core answers in some 5 microseconds instead of some 25 (virtual machines) or 50 to 200
         /// (deep sleep), and takes power, or its host's time, all the while.

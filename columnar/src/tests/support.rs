@@ -132,7 +132,6 @@ pub(crate) fn random_batch(random: &mut Random, out: &mut Vec<u8>) {
     let log_append_time = random.one_in(6);
     let mut attributes = i16::try_from(random.below(5)).unwrap();
     attributes |= if log_append_time { 8 } else { 0 };
-    attributes |= if random.one_in(4) { 16 } else { 0 };
     attributes |= if random.one_in(9) { 64 } else { 0 };
     let idempotent = random.one_in(2);
     let extreme = log_append_time && random.one_in(2);

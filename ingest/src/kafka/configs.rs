@@ -193,6 +193,10 @@ fn of_broker(shared: &Shared, node: &Node) -> Vec<Setting> {
             "offset.metadata.max.bytes",
             groups.max_metadata_bytes as u128,
         ),
+        (
+            "transaction.max.timeout.ms",
+            shared.config.max_transaction.as_millis(),
+        ),
     ] {
         settings.push(setting(name, value.to_string(), INT));
     }

@@ -256,7 +256,9 @@ impl Fetching<'_> {
                 return;
             }
             // What was read keeps its file: not while it waits.
-            self.parts.iter_mut().for_each(|part| part.slice = None);
+            self.parts
+                .iter_mut()
+                .for_each(|part| (part.slice, part.aborted) = (None, None));
             match &mut news {
                 Some(news) => news.wait(ending).await,
                 None => news = Some(News::of(self, max_wait)),

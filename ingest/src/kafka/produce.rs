@@ -205,7 +205,6 @@ async fn append(
         0 => Durability::None,
         _ => partition.hot().config().durability.into(),
     };
-    let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(&partition));
     let numbered = numbered(&batch)?;
     let writer = writer(shared, sent.id, numbered.as_ref())?;
     // Held until it is appended.
@@ -224,6 +223,7 @@ async fn append(
         }
         _ => None,
     };
+    let wait = (durability == Durability::Fsync).then(|| shared.commits.enter(&partition));
     let sequence = numbered.map(|(_, sequence)| sequence);
     let appended = match &sequence {
         None => partition.append(&batch, durability).map(Sequenced::New),

@@ -4,6 +4,8 @@
 //! - **KAF-5**: whole batches, in order; the first one holds the offset asked for, or is the next behind it. At least one,
 //!   if asked for so, however large.
 
+use std::collections::BTreeMap;
+
 use basalt_columnar::TieredPartition;
 use basalt_log::{Aborted, AbortedTransactions, FrameSlice};
 use basalt_proto::batch::{LeanBatches, RecordBatch, batch_start, is_small};
@@ -87,7 +89,7 @@ pub(super) async fn collect(
         partition,
         want,
         known: aborted.filter(|aborted| !aborted.is_empty()),
-        aborted: Vec::new(),
+        aborted: BTreeMap::new(),
         pieces: Vec::new(),
         bytes: 0,
         file_bytes: 0,
@@ -109,7 +111,8 @@ struct Batches<'a> {
     partition: &'a TieredPartition,
     want: Want,
     known: Option<&'a AbortedTransactions>,
-    aborted: Vec<Aborted>,
+    /// By first offset and producer.
+    aborted: BTreeMap<(Offset, i64), Aborted>,
     /// What is behind them, up to the last batch from a file.
     pieces: Vec<Piece>,
     /// Of the pieces.
@@ -210,9 +213,9 @@ impl Batches<'_> {
         if !header.is_transactional() || header.is_control() {
             return;
         }
-        let found = known.find(header.producer_id, frame.header.offset);
-        if let Some(found) = found.filter(|found| !self.aborted.contains(found)) {
-            self.aborted.push(found);
+        if let Some(found) = known.find(header.producer_id, frame.header.offset) {
+            let key = (found.first_offset, found.producer_id);
+            self.aborted.insert(key, found);
         }
     }
 
@@ -322,11 +325,10 @@ impl Batches<'_> {
 
     fn finish(mut self) -> Collected {
         self.end_piece();
-        // As clients take them.
-        self.aborted.sort_by_key(|aborted| aborted.first_offset);
         Collected {
             pieces: self.pieces,
-            aborted: self.aborted,
+            // By first offset, as clients take them.
+            aborted: self.aborted.into_values().collect(),
         }
     }
 }

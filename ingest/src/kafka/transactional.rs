@@ -193,7 +193,7 @@ pub(super) async fn commit_offsets(
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
     let allowed = group.and_then(|group| {
         if is_member {
-            shared.coordinator.commit(&group, &who, None)?;
+            shared.coordinator.check(&group, &who, true)?;
         }
         Ok(group)
     });

@@ -75,12 +75,32 @@ impl Partition {
     ) -> Result<Appended, AppendError> {
         let mut state = self.state.lock();
         if !state.producers.transactions.is_open(producer_id) {
+            let marked_end = state.producers.transactions.marked_end();
+            if marked_end > self.durable_offset() {
+                self.queue_commit(&mut state);
+            }
             return Ok(Appended {
-                base_offset: state.log_end_offset,
-                end_offset: state.log_end_offset,
+                base_offset: marked_end,
+                end_offset: marked_end,
             });
         }
         self.append_locked(&mut state, marker, durability)
+    }
+
+    /// Has everything that was appended made durable, whatever was promised for it; up to where. To be told once
+    /// [`Self::wait_durable`].
+    ///
+    /// # Errors
+    /// As [`Self::acknowledged`].
+    pub fn request_commit(&self) -> Result<Offset, AppendError> {
+        let mut state = self.state.lock();
+        if state.log_end_offset > self.durable_offset() {
+            if let Some(stopped) = &state.stopped {
+                return Err(self.stopped_error(stopped));
+            }
+            self.queue_commit(&mut state);
+        }
+        Ok(state.log_end_offset)
     }
 
     /// The producers that are remembered, and those whose transaction is open.

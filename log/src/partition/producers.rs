@@ -237,7 +237,10 @@ impl Producers {
 
     /// Those that are not expired.
     pub(super) fn active(&self, now_ns: u64) -> Vec<ActiveProducer> {
-        let active = self.by_id.iter().filter(|(_, one)| !one.is_expired(now_ns));
+        let is_active = |(id, one): &(&i64, &Producer)| {
+            !one.is_expired(now_ns) || self.transactions.is_open(**id)
+        };
+        let active = self.by_id.iter().filter(is_active);
         let active = active.map(|(id, producer)| ActiveProducer {
             producer_id: *id,
             epoch: producer.epoch,
@@ -245,14 +248,26 @@ impl Producers {
             last_append_ns: producer.last_append_ns,
             transaction_start: self.transactions.start_of(*id),
         });
-        active.collect()
+        let open = self.transactions.open_producers();
+        let forgotten = open.filter(|id| !self.by_id.contains_key(id));
+        let forgotten = forgotten.map(|id| ActiveProducer {
+            producer_id: id,
+            epoch: 0,
+            last_sequence: None,
+            last_append_ns: 0,
+            transaction_start: self.transactions.start_of(id),
+        });
+        active.chain(forgotten).collect()
     }
 
     fn make_room(&mut self, now_ns: u64) {
         self.by_id
             .retain(|_, producer| !producer.is_expired(now_ns));
         if self.by_id.len() >= MAX_PRODUCERS {
+            // One that is in the midst of a transaction may send a batch of it again.
+            let transactions = &self.transactions;
             let idle = self.by_id.iter();
+            let idle = idle.filter(|(id, _)| !transactions.is_open(**id));
             let longest = idle.min_by_key(|(_, producer)| producer.last_append_ns);
             if let Some(id) = longest.map(|(id, _)| *id) {
                 self.by_id.remove(&id);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use basalt_proto::Offset;
+use basalt_proto::{FrameLimits, FrameWalk, Offset};
 
 use super::{AbortedTransactions, Isolation, Partition};
 use crate::block::{Block, crc32c};
@@ -249,5 +249,7 @@ fn cut_block(view: &SegmentView, block: &mut Block, end: Offset) -> Result<(), R
     block.bytes = slice.position() + slice.len() - block.position;
     block.record_count = end.0 - block.base_offset.0;
     block.crc32c = crc32c(slice.bytes());
+    let frames = FrameWalk::new(slice.bytes(), FrameLimits::UNLIMITED);
+    block.frame_count = u32::try_from(frames.count()).unwrap_or(u32::MAX);
     Ok(())
 }

@@ -7,7 +7,8 @@
 //!   shown to whoever reads what is committed. Void transactions are known for as long as a record of theirs is hot; what is
 //!   cooled has none.
 
-use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use basalt_proto::batch::{BatchHeader, Marker, RecordBatch};
@@ -42,12 +43,25 @@ pub struct AbortedTransactions {
 }
 
 /// What is known of a partition's transactions.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Transactions {
     /// First offset of each producer's open one.
     open: BTreeMap<i64, Offset>,
+    /// The same in order.
+    starts: BTreeSet<(Offset, i64)>,
+    /// Behind the last marker that was seen since the start.
+    marked_end: Offset,
     aborted: Arc<AbortedTransactions>,
 }
+
+/// As far as it is a fold over the log.
+impl PartialEq for Transactions {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.open, &self.aborted) == (&other.open, &other.aborted)
+    }
+}
+
+impl Eq for Transactions {}
 
 impl AbortedTransactions {
     /// The void transaction of that producer that a record at `offset` belongs to.
@@ -98,14 +112,19 @@ impl AbortedTransactions {
 impl Transactions {
     /// A transactional batch is in the log.
     pub(super) fn begin(&mut self, producer_id: i64, offset: Offset) {
-        self.open.entry(producer_id).or_insert(offset);
+        if let Entry::Vacant(vacant) = self.open.entry(producer_id) {
+            vacant.insert(offset);
+            self.starts.insert((offset, producer_id));
+        }
     }
 
     /// A control batch is.
     pub(super) fn end(&mut self, producer_id: i64, marker: Marker, marker_offset: Offset) {
+        self.marked_end = marker_offset.saturating_add(1);
         let Some(first_offset) = self.open.remove(&producer_id) else {
             return;
         };
+        self.starts.remove(&(first_offset, producer_id));
         if marker == Marker::Abort {
             self.put_aborted(Aborted {
                 producer_id,
@@ -121,6 +140,16 @@ impl Transactions {
         of_producer.push((one.first_offset, one.marker_offset));
     }
 
+    /// Behind the last marker: what is durable up to there knows of all that has ended since the start.
+    pub(super) const fn marked_end(&self) -> Offset {
+        self.marked_end
+    }
+
+    /// Those whose transaction is open.
+    pub(super) fn open_producers(&self) -> impl Iterator<Item = i64> {
+        self.open.keys().copied()
+    }
+
     pub(super) fn is_open(&self, producer_id: i64) -> bool {
         self.open.contains_key(&producer_id)
     }
@@ -132,7 +161,7 @@ impl Transactions {
 
     /// Where the first open one begins.
     pub(super) fn first_open(&self) -> Option<Offset> {
-        self.open.values().min().copied()
+        self.starts.first().map(|(first, _)| *first)
     }
 
     pub(super) const fn aborted(&self) -> &Arc<AbortedTransactions> {
@@ -174,7 +203,7 @@ impl Transactions {
         for _ in 0..u32::from_be_bytes(reader.take()?) {
             let id = i64::from_be_bytes(reader.take()?);
             let first = Offset(u64::from_be_bytes(reader.take()?));
-            transactions.open.insert(id, first);
+            transactions.begin(id, first);
         }
         for _ in 0..u32::from_be_bytes(reader.take()?) {
             transactions.put_aborted(Aborted {

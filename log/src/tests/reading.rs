@@ -3,7 +3,7 @@
 use super::support::*;
 use crate::disk::sim::SimDisk;
 use crate::{Durability, Isolation, ReadError, TopicDurability};
-use basalt_proto::Offset;
+use basalt_proto::{FrameBatch, FrameLimits, Offset};
 
 fn log_with(
     frames: &[(u32, &[u8])],
@@ -229,4 +229,23 @@ fn an_append_larger_than_a_segment_is_spread_over_several_or_widens_one() {
     );
     let log = open(&disk.process_loss());
     assert_eq!(read_all(&partition(&log, TopicDurability::Fsync)), all);
+}
+
+/// `count(*)` adds up what blocks say they have.
+#[test]
+fn a_block_that_is_cut_counts_what_is_left_of_it() {
+    let log = open(&SimDisk::new());
+    let partition = partition(&log, TopicDurability::Fsync);
+    for _ in 0..3 {
+        append(&partition, &record(b"durable"), Durability::Fsync).unwrap();
+    }
+    let late = record(b"late");
+    let late = FrameBatch::parse(&late, &FrameLimits::default()).unwrap();
+    partition.append(&late, Durability::Fsync).unwrap();
+    let snapshot = partition.snapshot(Isolation::Uncommitted);
+    let blocks = snapshot
+        .segments
+        .iter()
+        .flat_map(|segment| segment.blocks());
+    assert_eq!(blocks.map(|block| block.frame_count).sum::<u32>(), 3);
 }

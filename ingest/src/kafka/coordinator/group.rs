@@ -768,7 +768,12 @@ impl Group {
     }
 
     /// Whether an offset may be committed by whoever says so.
-    pub(super) fn may_commit(&mut self, now: Instant, who: &Identity) -> Result<(), i16> {
+    pub(super) fn may_commit(
+        &mut self,
+        now: Instant,
+        who: &Identity,
+        with_transaction: bool,
+    ) -> Result<(), i16> {
         if who.generation < 0 && self.members.is_empty() {
             if self.moved_until.is_some_and(|until| now < until) {
                 return Err(code::UNKNOWN_MEMBER_ID);
@@ -783,10 +788,11 @@ impl Group {
         }
         self.touch(now, &who.member_id);
         match self.phase {
-            Phase::Assigning { .. } => Err(code::REBALANCE_IN_PROGRESS),
+            // What is committed with a transaction is fenced by that, and clients take this code for fatal there.
+            Phase::Assigning { .. } if !with_transaction => Err(code::REBALANCE_IN_PROGRESS),
             Phase::Empty => Err(code::UNKNOWN_MEMBER_ID),
             // In a rebalance too: members give up what they have, and say how far they came.
-            Phase::Joining { .. } | Phase::Stable => Ok(()),
+            Phase::Joining { .. } | Phase::Assigning { .. } | Phase::Stable => Ok(()),
         }
     }
 

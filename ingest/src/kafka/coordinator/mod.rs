@@ -361,16 +361,28 @@ impl Coordinator {
     ) -> Result<Option<Pending>, i16> {
         let make = who.generation < 0;
         let Some(change) = change else {
-            let may = self.with(name, make, |group, now| group.may_commit(now, who));
-            return may.unwrap_or(Err(code::ILLEGAL_GENERATION)).map(|()| None);
+            return self.check(name, who, false).map(|()| None);
         };
-        let may = |group: &mut Group, now| group.may_commit(now, who);
+        let may = |group: &mut Group, now| group.may_commit(now, who, false);
         let begun = self.begin_if(name, make, may, vec![change]);
         let refused = match make {
             true => code::COORDINATOR_NOT_AVAILABLE,
             false => code::ILLEGAL_GENERATION,
         };
         begun.unwrap_or(Err(refused)).map(Some)
+    }
+
+    /// Whether it may commit, with a transaction or without.
+    pub(super) fn check(
+        self: &Arc<Self>,
+        name: &GroupName,
+        who: &Identity,
+        with_transaction: bool,
+    ) -> Result<(), i16> {
+        let make = who.generation < 0;
+        let may = |group: &mut Group, now| group.may_commit(now, who, with_transaction);
+        let may = self.with(name, make, may);
+        may.unwrap_or(Err(code::ILLEGAL_GENERATION))
     }
 
     /// Moves a group, in one step: whoever is a member has to join again, and finds the new offsets. `None` when there are too many

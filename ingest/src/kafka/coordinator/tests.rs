@@ -96,7 +96,10 @@ impl Bench {
     }
 
     fn commit(&mut self, who: &Identity) -> i16 {
-        self.group.may_commit(self.now, who).err().unwrap_or(0)
+        self.group
+            .may_commit(self.now, who, false)
+            .err()
+            .unwrap_or(0)
     }
 
     /// A stable group of so many members, in the order in which they joined; the first leads.

@@ -15,13 +15,14 @@ mod state;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use basalt_columnar::TieredLog;
-use basalt_log::{Appended, Change, Commit, TransactionChange};
+use basalt_log::{Change, Commit, Durability, Partition, Topic, TransactionChange};
 use basalt_proto::batch::Marker;
 use basalt_proto::{FrameBatch, GroupName, PartitionId, TopicName};
+use futures::StreamExt;
 use futures::future::{BoxFuture, join_all};
 use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
@@ -32,18 +33,22 @@ use super::error::code;
 use crate::ShutdownSignal;
 use state::{Phase, Place, Transaction};
 
+/// Transactions that are ended at a time.
+const LOOKS: usize = 16;
 /// Between two looks at transactions that are open.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// The same after one could not be ended.
 const FAILURE_PAUSE: Duration = Duration::from_secs(10);
-/// The longest that a transaction may be open.
-pub(super) const MAX_TIMEOUT: Duration = Duration::from_secs(900);
-/// Ids without an open transaction that nobody has used for so long are forgotten, at a start.
+/// Ids without an open transaction that nobody has used for so long are forgotten.
 const ID_RETENTION: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Between two looks for those.
+const ID_PAUSE: Duration = Duration::from_secs(3600);
 /// Transactional ids at a time.
 const MAX_IDS: usize = 1_000_000;
-/// Partitions and offsets of one transaction, at most.
-const MAX_PLACES: usize = 100_000;
+/// What one transaction may take: partitions, groups, offsets and texts.
+const MAX_TRANSACTION_BYTES: usize = 4 << 20;
+/// What all may, before no other is opened.
+const MAX_BYTES: usize = 256 << 20;
 
 /// How many open transactions have an offset of a partition.
 type PendingOffsets = HashMap<(TopicName, PartitionId), usize>;
@@ -55,10 +60,13 @@ pub(crate) struct Transactions {
     log: Arc<TieredLog>,
     /// Offsets of groups that depend on open transactions.
     pending: Mutex<HashMap<GroupName, PendingOffsets>>,
-    /// Transactions that are open or not ended everywhere.
-    unsettled: AtomicUsize,
+    /// Ids whose transaction is open or not ended everywhere.
+    unsettled: Mutex<HashSet<String>>,
     /// There is one.
     wake: Notify,
+    /// What all states take, about.
+    bytes: AtomicUsize,
+    max_timeout: Duration,
 }
 
 /// One transactional id.
@@ -67,6 +75,17 @@ struct Slot {
     id: String,
     /// `None` until a producer was given it.
     state: tokio::sync::Mutex<Option<Transaction>>,
+    used: Mutex<Instant>,
+}
+
+impl Slot {
+    fn new(id: String, state: Option<Transaction>) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            state: tokio::sync::Mutex::new(state),
+            used: Mutex::new(Instant::now()),
+        })
+    }
 }
 
 /// Who asks.
@@ -100,14 +119,16 @@ pub(super) struct Writing<'a> {
 
 impl Transactions {
     /// Transactions as they were stored.
-    pub(crate) fn new(log: Arc<TieredLog>) -> Arc<Self> {
+    pub(crate) fn new(log: Arc<TieredLog>, max_timeout: Duration) -> Arc<Self> {
         let now = Instant::now();
         let transactions = Arc::new(Self {
             ids: Mutex::default(),
             log,
             pending: Mutex::default(),
-            unsettled: AtomicUsize::new(0),
+            unsettled: Mutex::default(),
             wake: Notify::new(),
+            bytes: AtomicUsize::new(0),
+            max_timeout,
         });
         for (id, stored, age) in transactions.log.log().groups().transactions() {
             let transaction = match Transaction::decode(&stored, now) {
@@ -128,55 +149,149 @@ impl Transactions {
                 );
                 continue;
             }
-            transactions.count(None, Some(&transaction));
-            let slot = Slot {
-                id: id.clone(),
-                state: tokio::sync::Mutex::new(Some(transaction)),
-            };
-            transactions.ids.lock().insert(id, Arc::new(slot));
+            transactions.count(&id, None, Some(&transaction));
+            let slot = Slot::new(id.clone(), Some(transaction));
+            transactions.ids.lock().insert(id, slot);
         }
         transactions
     }
 
-    /// Ends what has been open for too long, and what was not ended everywhere, for as long as the server runs.
-    pub(crate) async fn run(self: &Arc<Self>, shutdown: &ShutdownSignal) {
-        let mut pause = LOOK_PAUSE;
-        loop {
-            let nothing = self.unsettled.load(Ordering::Relaxed) == 0;
-            tokio::select! {
-                () = shutdown.wait() => return,
-                () = self.wake.notified(), if nothing => {}
-                () = tokio::time::sleep(pause), if !nothing => {}
+    /// Ends what an earlier process has decided or left: before anybody reads, so that nobody finds less committed than was seen before.
+    pub(crate) async fn settle_stored(self: &Arc<Self>) {
+        let unsettled = self.look(|transaction| matches!(transaction.phase, Phase::Ending(_)));
+        unsettled.await;
+        self.abort_unknown().await;
+    }
+
+    /// Aborts transactions in partitions that no id's state knows: such a state could not be read.
+    async fn abort_unknown(&self) {
+        let mut known = HashSet::new();
+        let slots: Vec<_> = self.ids.lock().values().cloned().collect();
+        for slot in slots {
+            if let Some(transaction) = &*slot.state.lock().await {
+                let places = transaction.places.iter();
+                known.extend(places.map(|place| (transaction.producer_id, place.clone())));
             }
-            pause = LOOK_PAUSE;
-            let slots: Vec<_> = self.ids.lock().values().cloned().collect();
-            for slot in slots {
-                // One that is being used is looked at the next time.
-                let Ok(mut state) = slot.state.try_lock() else {
-                    continue;
+        }
+        for topic in self.log.log().topics() {
+            for partition in topic.used_partitions() {
+                let place = Place {
+                    topic: topic.name().clone(),
+                    topic_id: topic.id().0,
+                    partition: partition.id(),
                 };
-                let Some(transaction) = &*state else { continue };
-                let ended = match transaction.phase {
-                    Phase::Ending(_) => self.finish(&slot.id, &mut state).await,
-                    _ if transaction.is_over(Instant::now()) => {
-                        info!(
-                            id = slot.id,
-                            "a transaction was open for too long: it is aborted"
-                        );
-                        self.fence(&slot.id, &mut state).await
+                for producer in partition.active_producers() {
+                    let id = producer.producer_id;
+                    if producer.transaction_start.is_none() || known.contains(&(id, place.clone()))
+                    {
+                        continue;
                     }
-                    _ => Ok(()),
-                };
-                if let Err(code) = ended {
-                    warn!(id = slot.id, code, "a transaction could not be ended yet");
-                    pause = FAILURE_PAUSE;
+                    warn!(topic = %place.topic, partition = %place.partition, producer = id, "a transaction that nobody knows is aborted");
+                    let told = self.tell(&place, (id, producer.epoch), Marker::Abort).await;
+                    if let Err(code) = told {
+                        warn!(topic = %place.topic, partition = %place.partition, code, "it could not be aborted yet: the next start tries again");
+                    }
                 }
             }
         }
     }
 
+    /// Ends what has been open for too long, and what was not ended everywhere, for as long as the server runs.
+    pub(crate) async fn run(self: &Arc<Self>, shutdown: &ShutdownSignal) {
+        let mut pause = LOOK_PAUSE;
+        let mut next_expiry = Instant::now() + ID_PAUSE;
+        loop {
+            let nothing = self.unsettled.lock().is_empty();
+            tokio::select! {
+                () = shutdown.wait() => return,
+                () = self.wake.notified(), if nothing => {}
+                () = tokio::time::sleep(pause), if !nothing => {}
+                () = tokio::time::sleep_until(next_expiry) => {
+                    next_expiry = Instant::now() + ID_PAUSE;
+                    self.expire();
+                }
+            }
+            let is_due = |transaction: &Transaction| {
+                matches!(transaction.phase, Phase::Ending(_)) || transaction.is_over(Instant::now())
+            };
+            pause = match self.look(is_due).await {
+                true => LOOK_PAUSE,
+                false => FAILURE_PAUSE,
+            };
+        }
+    }
+
+    /// Ends those unsettled transactions that are due, some at a time; whether all could be.
+    async fn look(&self, is_due: impl Fn(&Transaction) -> bool) -> bool {
+        let ids: Vec<_> = self.unsettled.lock().iter().cloned().collect();
+        let slots = ids.iter().filter_map(|id| self.slot(id));
+        let all_ended = AtomicBool::new(true);
+        let look = async |slot: Arc<Slot>| {
+            // One that is being used is looked at the next time.
+            let Ok(mut state) = slot.state.try_lock() else {
+                return;
+            };
+            let Some(transaction) = state.as_ref().filter(|one| is_due(one)) else {
+                return;
+            };
+            let ended = match transaction.phase {
+                Phase::Ending(_) => self.finish(&slot.id, &mut state).await,
+                _ => {
+                    info!(
+                        id = slot.id,
+                        "a transaction was open for too long: it is aborted"
+                    );
+                    self.fence(&slot.id, &mut state).await
+                }
+            };
+            if let Err(code) = ended {
+                warn!(id = slot.id, code, "a transaction could not be ended yet");
+                all_ended.store(false, Ordering::Relaxed);
+            }
+        };
+        let looks = futures::stream::iter(slots);
+        looks.for_each_concurrent(LOOKS, look).await;
+        all_ended.into_inner()
+    }
+
+    /// Forgets ids that nobody has used for long, and those that nobody was given.
+    fn expire(&self) {
+        let mut ids = self.ids.lock();
+        ids.retain(|id, slot| {
+            // With the map locked nobody else comes by it.
+            let is_used = Arc::strong_count(slot) > 1;
+            let Ok(state) = slot.state.try_lock() else {
+                return true;
+            };
+            let is_idle = slot.used.lock().elapsed() > ID_RETENTION;
+            let is_over = match &*state {
+                None => true,
+                Some(transaction) => transaction.phase == Phase::Empty && is_idle,
+            };
+            if is_used || !is_over {
+                return true;
+            }
+            if state.is_some() {
+                let change = TransactionChange {
+                    id: id.clone(),
+                    state: None,
+                };
+                drop(
+                    self.log
+                        .log()
+                        .groups()
+                        .begin_transaction(change, Vec::new()),
+                );
+                self.count(id, state.as_ref(), None);
+            }
+            false
+        });
+    }
+
     fn slot(&self, id: &str) -> Option<Arc<Slot>> {
-        self.ids.lock().get(id).cloned()
+        let slot = self.ids.lock().get(id).cloned()?;
+        *slot.used.lock() = Instant::now();
+        Some(slot)
     }
 
     fn slot_or_new(&self, id: &str) -> Option<Arc<Slot>> {
@@ -187,29 +302,29 @@ impl Transactions {
         if ids.len() >= MAX_IDS {
             return None;
         }
-        let slot = Arc::new(Slot {
-            id: id.to_owned(),
-            state: tokio::sync::Mutex::new(None),
-        });
+        let slot = Slot::new(id.to_owned(), None);
         ids.insert(id.to_owned(), Arc::clone(&slot));
         Some(slot)
     }
 
-    /// Keeps account of what is unsettled when a state takes another's place.
-    fn count(&self, before: Option<&Transaction>, after: Option<&Transaction>) {
-        let is_unsettled =
-            |state: Option<&Transaction>| state.is_some_and(|state| state.phase != Phase::Empty);
-        match (is_unsettled(before), is_unsettled(after)) {
-            (false, true) => {
-                self.unsettled.fetch_add(1, Ordering::Relaxed);
-                self.wake.notify_one();
-            }
-            (true, false) => drop(self.unsettled.fetch_sub(1, Ordering::Relaxed)),
-            _ => {}
+    /// Keeps account when a state takes another's place.
+    fn count(&self, id: &str, before: Option<&Transaction>, after: Option<&Transaction>) {
+        if after.is_some_and(|state| state.phase != Phase::Empty) {
+            self.unsettled.lock().insert(id.to_owned());
+            self.wake.notify_one();
+        } else {
+            self.unsettled.lock().remove(id);
         }
-        let mut pending = self.pending.lock();
+        let bytes = |state: Option<&Transaction>| state.map_or(0, Transaction::bytes);
+        self.bytes.fetch_add(bytes(after), Ordering::Relaxed);
+        self.bytes.fetch_sub(bytes(before), Ordering::Relaxed);
+        // Once it is decided they are what the decision made of them.
+        let is_open = |state: &&Transaction| matches!(state.phase, Phase::Open { .. });
         let offsets = |state: Option<&Transaction>| {
-            let groups = state.into_iter().flat_map(|state| &state.offsets);
+            let groups = state
+                .filter(is_open)
+                .into_iter()
+                .flat_map(|state| &state.offsets);
             let places = groups.flat_map(|(group, places)| {
                 places
                     .keys()
@@ -217,26 +332,28 @@ impl Transactions {
             });
             places.collect::<Vec<_>>()
         };
+        let mut pending = self.pending.lock();
         for (group, place) in offsets(after) {
             *pending.entry(group).or_default().entry(place).or_default() += 1;
         }
         for (group, place) in offsets(before) {
-            if let Some(places) = pending.get_mut(&group) {
-                if let Some(count) = places.get_mut(&place) {
-                    *count -= 1;
-                    if *count == 0 {
-                        places.remove(&place);
-                    }
+            let Some(places) = pending.get_mut(&group) else {
+                continue;
+            };
+            if let Some(count) = places.get_mut(&place) {
+                *count -= 1;
+                if *count == 0 {
+                    places.remove(&place);
                 }
-                if places.is_empty() {
-                    pending.remove(&group);
-                }
+            }
+            if places.is_empty() {
+                pending.remove(&group);
             }
         }
     }
 
     /// Where a group's offsets depend on open transactions.
-    pub(super) fn pending(&self, group: &GroupName) -> HashSet<(TopicName, PartitionId)> {
+    pub(crate) fn pending(&self, group: &GroupName) -> HashSet<(TopicName, PartitionId)> {
         let pending = self.pending.lock();
         let places = pending.get(group).into_iter().flat_map(HashMap::keys);
         places.cloned().collect()
@@ -259,7 +376,7 @@ impl Transactions {
             warn!(id, %failure, "the state of a transaction could not be stored");
             code::COORDINATOR_NOT_AVAILABLE
         })?;
-        self.count(state.as_ref(), Some(&next));
+        self.count(id, state.as_ref(), Some(&next));
         *state = Some(next);
         Ok(())
     }
@@ -274,7 +391,13 @@ impl Transactions {
     ) -> Result<(), i16> {
         let groups = match marker {
             Marker::Abort => Vec::new(),
-            Marker::Commit => self.commits(&decided),
+            Marker::Commit => {
+                // What is decided is on the disk before the decision, whatever the topics' levels promise.
+                let places = decided.places.iter();
+                let durable = join_all(places.map(|place| self.settle(place))).await;
+                durable.into_iter().collect::<Result<(), i16>>()?;
+                self.commits(&decided)
+            }
         };
         self.store(id, state, decided, groups).await?;
         self.finish(id, state).await
@@ -306,7 +429,8 @@ impl Transactions {
             return Ok(());
         };
         let told = transaction.places.iter();
-        let told = join_all(told.map(|place| self.tell(place, transaction, marker))).await;
+        let producer = (transaction.producer_id, transaction.epoch);
+        let told = join_all(told.map(|place| self.tell(place, producer, marker))).await;
         told.into_iter().collect::<Result<(), i16>>()?;
         let ended = transaction.ended(marker);
         let change = TransactionChange {
@@ -320,46 +444,59 @@ impl Transactions {
                 .groups()
                 .begin_transaction(change, Vec::new()),
         );
-        self.count(state.as_ref(), Some(&ended));
+        self.count(id, state.as_ref(), Some(&ended));
         *state = Some(ended);
         Ok(())
     }
 
-    /// Ends the transaction in one partition; durable on return.
+    /// The partition, unless its topic is gone.
+    fn partition(&self, place: &Place) -> Option<(Arc<Topic>, Arc<Partition>)> {
+        let found = self.log.log().topic(&place.topic);
+        let topic = found.filter(|topic| topic.id() == place.topic_id())?;
+        let partition = topic.partition(place.partition)?;
+        Some((topic, partition))
+    }
+
+    /// Makes what a partition has durable.
+    async fn settle(&self, place: &Place) -> Result<(), i16> {
+        let Some((topic, partition)) = self.partition(place) else {
+            return Ok(());
+        };
+        let durable = match partition.request_commit() {
+            Ok(end) => partition.wait_durable(end).await,
+            Err(error) => Err(error),
+        };
+        match durable {
+            Err(error) if !topic.is_deleted() => Err(failed(place, &error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends a producer's transaction in one partition; durable on return, whatever the topic's level promises: a marker that was lost
+    /// would be told again by nobody.
     async fn tell(
         &self,
         place: &Place,
-        transaction: &Transaction,
+        (producer_id, epoch): (i64, i16),
         marker: Marker,
     ) -> Result<(), i16> {
-        let found = self.log.log().topic(&place.topic);
-        let Some(topic) = found.filter(|topic| topic.id() == place.topic_id()) else {
+        let Some((topic, partition)) = self.partition(place) else {
             return Ok(());
-        };
-        let Some(partition) = topic.partition(place.partition) else {
-            return Ok(());
-        };
-        let failed = |failure: &dyn std::fmt::Display| {
-            warn!(topic = %place.topic, partition = %place.partition, %failure, "a partition could not be told how a transaction ended");
-            code::COORDINATOR_NOT_AVAILABLE
         };
         let now_ms = self.log.log().now_ns() / 1_000_000;
         let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-        let (producer_id, epoch) = (transaction.producer_id, transaction.epoch);
-        let frame = marker
-            .frame(producer_id, epoch, now_ms)
-            .map_err(|error| failed(&error))?;
-        let batch = FrameBatch::marker(&frame).map_err(|error| failed(&error))?;
-        let durability = topic.durability();
-        let appended = partition.end_transaction(producer_id, &batch, durability);
-        let appended: Appended = match appended {
-            Ok(appended) => appended,
-            // Deleted meanwhile.
-            Err(_) if topic.is_deleted() => return Ok(()),
-            Err(error) => return Err(failed(&error)),
+        let frame = marker.frame(producer_id, epoch, now_ms);
+        let frame = frame.map_err(|error| failed(place, &error))?;
+        let batch = FrameBatch::marker(&frame).map_err(|error| failed(place, &error))?;
+        let durability = Durability::Fsync;
+        let told = match partition.end_transaction(producer_id, &batch, durability) {
+            Ok(appended) => partition.acknowledged(&appended, durability).await,
+            Err(error) => Err(error),
         };
-        match partition.acknowledged(&appended, durability).await {
-            Err(error) if !topic.is_deleted() => Err(failed(&error)),
+        // What waited for it can be cooled.
+        self.log.wake_maintenance();
+        match told {
+            Err(error) if !topic.is_deleted() => Err(failed(place, &error)),
             _ => Ok(()),
         }
     }
@@ -383,7 +520,7 @@ impl Transactions {
         current: Option<(i64, i16)>,
         new_id: impl Fn() -> BoxFuture<'static, Result<i64, i16>>,
     ) -> Result<(i64, i16), i16> {
-        if timeout.is_zero() || timeout > MAX_TIMEOUT {
+        if timeout.is_zero() || timeout > self.max_timeout {
             return Err(code::INVALID_TRANSACTION_TIMEOUT);
         }
         let slot = self
@@ -391,9 +528,14 @@ impl Transactions {
             .ok_or(code::COORDINATOR_NOT_AVAILABLE)?;
         let mut state = slot.state.lock().await;
         if let (Some(transaction), Some((producer_id, epoch))) = (&*state, current) {
-            // One epoch behind: it asks again, since it never heard of the last one.
-            let is_last = epoch == transaction.epoch || epoch == transaction.epoch - 1;
-            if producer_id != transaction.producer_id || !is_last {
+            if producer_id != transaction.producer_id {
+                return Err(code::PRODUCER_FENCED);
+            }
+            if transaction.last_epoch == Some(epoch) {
+                // It asks again, since it never heard of the one that it was given.
+                return Ok((transaction.producer_id, transaction.epoch));
+            }
+            if epoch != transaction.epoch {
                 return Err(code::PRODUCER_FENCED);
             }
         }
@@ -403,7 +545,7 @@ impl Transactions {
             _ => Ok(()),
         }
         .map_err(|_| code::CONCURRENT_TRANSACTIONS)?;
-        let next = match state.as_ref().and_then(Transaction::fenced) {
+        let next = match state.as_ref().and_then(Transaction::with_next_epoch) {
             Some(next) => Transaction { timeout, ..next },
             // The first, or one whose id has no epochs left.
             None => Transaction::new(new_id().await?, timeout),
@@ -411,6 +553,7 @@ impl Transactions {
         let given = (next.producer_id, next.epoch);
         let next = Transaction {
             last_end: None,
+            last_epoch: current.map(|(_, epoch)| epoch),
             ..next
         };
         self.store(id, &mut state, next, Vec::new()).await?;
@@ -436,10 +579,17 @@ impl Transactions {
         let Some(transaction) = &*state else {
             return Ok(());
         };
-        match change(transaction)? {
-            Some(next) => self.store(&producer.id, &mut state, next, Vec::new()).await,
-            None => Ok(()),
+        let Some(next) = change(transaction)? else {
+            return Ok(());
+        };
+        if next.bytes() > MAX_TRANSACTION_BYTES {
+            return Err(code::INVALID_REQUEST);
         }
+        let grown = next.bytes().saturating_sub(transaction.bytes());
+        if self.bytes.load(Ordering::Relaxed) + grown > MAX_BYTES {
+            return Err(code::COORDINATOR_NOT_AVAILABLE);
+        }
+        self.store(&producer.id, &mut state, next, Vec::new()).await
     }
 
     /// Partitions are to be written to.
@@ -462,9 +612,6 @@ impl Transactions {
         self.change(producer, |transaction| {
             let mut next = transaction.opened(Instant::now());
             next.places.extend(found);
-            if next.places.len() > MAX_PLACES {
-                return Err(code::INVALID_REQUEST);
-            }
             let is_known =
                 transaction.phase == next.phase && transaction.places.len() == next.places.len();
             Ok((!is_known).then_some(next))
@@ -504,9 +651,6 @@ impl Transactions {
                     partition: commit.partition,
                 };
                 offsets.insert(place, (commit.offset, commit.metadata));
-            }
-            if offsets.len() > MAX_PLACES {
-                return Err(code::INVALID_REQUEST);
             }
             Ok(Some(next))
         })
@@ -575,6 +719,11 @@ impl Transactions {
         ids.sort();
         ids
     }
+}
+
+fn failed(place: &Place, failure: &dyn std::fmt::Display) -> i16 {
+    warn!(topic = %place.topic, partition = %place.partition, %failure, "a transaction cannot be ended in a partition");
+    code::COORDINATOR_NOT_AVAILABLE
 }
 
 /// A transactional id that batches are written under.

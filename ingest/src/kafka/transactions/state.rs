@@ -15,11 +15,15 @@ use crate::kafka::stored::{
 };
 
 const VERSION: u8 = 1;
+/// What a partition, a group or an offset takes, about, and a state without any.
+const PLACE_BYTES: usize = 400;
+const STATE_BYTES: usize = 2048;
+const NO_EPOCH: i16 = -1;
 /// The last epoch of an id, which is for fencing alone.
 const LAST_EPOCH: i16 = i16::MAX - 1;
 
 /// A partition of a topic, which is another if the topic is made anew.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Place {
     pub(super) topic: TopicName,
     pub(super) topic_id: u64,
@@ -52,6 +56,8 @@ pub(super) struct Transaction {
     /// How the one before ended: one who asks for that again has lost the answer.
     pub(super) last_end: Option<Marker>,
     pub(super) places: BTreeSet<Place>,
+    /// The epoch with which its producer asked for the present one, if it said so: it may ask again.
+    pub(super) last_epoch: Option<i16>,
     /// What groups have handled when it is committed.
     pub(super) offsets: BTreeMap<GroupName, BTreeMap<Place, (Offset, String)>>,
 }
@@ -66,6 +72,7 @@ impl Transaction {
             phase: Phase::Empty,
             last_end: None,
             places: BTreeSet::new(),
+            last_epoch: None,
             offsets: BTreeMap::new(),
         }
     }
@@ -81,12 +88,28 @@ impl Transaction {
         }
     }
 
-    /// The same with the next epoch, which ends all before; `None` when there is none.
+    /// The same with an epoch that ends all before, be it the last.
     pub(super) fn fenced(&self) -> Option<Self> {
         (self.epoch < LAST_EPOCH).then(|| Self {
             epoch: self.epoch + 1,
+            last_epoch: None,
             ..self.clone()
         })
+    }
+
+    /// The same with the next epoch that a producer may have; `None` when there is none.
+    pub(super) fn with_next_epoch(&self) -> Option<Self> {
+        self.fenced().filter(|next| next.epoch < LAST_EPOCH)
+    }
+
+    /// What it takes, about.
+    pub(super) fn bytes(&self) -> usize {
+        let places = self.places.len() * PLACE_BYTES;
+        let groups = self.offsets.values().map(|offsets| {
+            let texts = offsets.values().map(|(_, text)| PLACE_BYTES + text.len());
+            PLACE_BYTES + texts.sum::<usize>()
+        });
+        STATE_BYTES + places + groups.sum::<usize>()
     }
 
     /// The same, open.
@@ -136,7 +159,8 @@ impl Transaction {
     }
 
     /// As it is written down (see [`crate::kafka::stored`]): version, producer id and epoch, timeout; 0 if none is open, 1 if one
-    /// is, 2 for one that is being aborted and 3 for one that is being committed; 0, 2 or 3 for how the last one ended; partitions:
+    /// is, 2 for one that is being aborted and 3 for one that is being committed; 0, 2 or 3 for how the last one ended; the epoch with which the
+    /// present one was asked for, or -1; partitions:
     /// topic, topic's id, number; groups, and of each the same with offset and text.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
@@ -149,6 +173,7 @@ impl Transaction {
             Phase::Ending(marker) => number(marker),
         });
         out.put_u8(self.last_end.map_or(0, number));
+        out.put_i16(self.last_epoch.unwrap_or(NO_EPOCH));
         put_count(&mut out, self.places.len());
         self.places
             .iter()
@@ -181,6 +206,7 @@ impl Transaction {
             0 => None,
             other => Some(marker(other)?),
         };
+        let last_epoch = Some(bytes.try_get_i16()?).filter(|epoch| *epoch != NO_EPOCH);
         let mut places = BTreeSet::new();
         for _ in 0..bytes.try_get_u32()? {
             places.insert(take_place(&mut bytes)?);
@@ -203,6 +229,7 @@ impl Transaction {
             phase,
             last_end,
             places,
+            last_epoch,
             offsets: groups,
         })
     }
@@ -254,6 +281,7 @@ mod tests {
         let now = Instant::now();
         let mut transaction = Transaction::new(5 << 32, Duration::from_millis(60_000));
         transaction.epoch = 3;
+        transaction.last_epoch = Some(2);
         transaction.places = [place("a", 0), place("b", 9)].into();
         let offsets = [(place("c", 1), (Offset(5), "text".to_owned()))];
         transaction

@@ -356,24 +356,33 @@ async fn a_producer_that_was_replaced_is_fenced_and_its_transaction_aborted() {
         assert_eq!(client.end(&new, 3, true).await, 0);
     }
     assert_eq!(client.seen(12, "t").await[0], ["new"; 5]);
-    // One who says what it had, and was replaced, is told so; one who only lost the answer is not.
+    // One who says what it had, and was replaced, is told so; one who only lost the answer is given the same again.
     let current = client.init("id", 4).await;
-    let ask = |epoch| {
+    let epoch = current.epoch;
+    let ask = |epoch: i16| {
         InitProducerIdRequest::default()
             .with_transactional_id(Some(text("id").into()))
             .with_transaction_timeout_ms(TIMEOUT_MS)
             .with_producer_id(current.producer_id.into())
             .with_producer_epoch(epoch)
     };
-    for (epoch, code) in [
-        (current.epoch - 2, 90),
-        (current.epoch, 0),
-        (current.epoch, 0),
-    ] {
+    for _ in 0..3 {
         let told: InitProducerIdResponse =
             client.call(ApiKey::InitProducerId, 4, &ask(epoch)).await;
-        assert_eq!(told.error_code, code, "epoch {epoch} of {}", current.epoch);
+        assert_eq!((told.error_code, told.producer_epoch), (0, epoch + 1));
     }
+    let newer = client.init("id", 4).await;
+    assert_eq!(newer.epoch, epoch + 2);
+    for epoch in [epoch, epoch + 1] {
+        let told: InitProducerIdResponse =
+            client.call(ApiKey::InitProducerId, 4, &ask(epoch)).await;
+        assert_eq!(told.error_code, 90);
+    }
+    assert_eq!(
+        client.add(&newer, 3, &["t"]).await,
+        [0],
+        "it was not disturbed"
+    );
     harness.stop().await;
 }
 
@@ -540,5 +549,138 @@ async fn operators_see_transactions_and_producers() {
         (producer.last_sequence, producer.current_txn_start_offset),
         (1, 1)
     );
+    harness.stop().await;
+}
+
+/// Whatever a topic promises for its records: a decision and its markers are on the disk when they are told of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_ended_is_on_the_disk() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    let topic = TopicName::new("t").unwrap();
+    let config = basalt_log::TopicConfig {
+        durability: basalt_log::TopicDurability::Os,
+        ..basalt_log::TopicConfig::default()
+    };
+    harness.log.create_topic(&topic, 1, config).unwrap();
+    let partition = harness.log.partition(&topic, PartitionId(0)).unwrap();
+    let mut producer = client.init("id", 4).await;
+    for committed in [true, false] {
+        assert_eq!(client.add(&producer, 3, &["t"]).await, [0]);
+        assert_eq!(client.write(&mut producer, "t", &["a"]).await, 0);
+        assert_eq!(client.end(&producer, 3, committed).await, 0);
+        assert_eq!(
+            partition.hot().durable_offset(),
+            partition.offsets().log_end_offset
+        );
+    }
+    harness.stop().await;
+}
+
+/// Of a transaction whose state is gone nobody would ever say how it ended.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_transaction_that_nobody_knows_is_aborted_at_the_start() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    topics(&mut client, &["t"]).await;
+    client.stored("t", &batch(&[(1, b"plain")])).await;
+    let mut stray = nobody();
+    let batch = stray.batch(&["void"]);
+    let mut frame = Vec::new();
+    basalt_proto::Frame::batch(1, &batch, 1).encode_into(&mut frame);
+    let check = basalt_proto::FrameCheck::new(&frame, basalt_proto::FrameLimits::default());
+    let checked = check
+        .with_transactions()
+        .finish(frame.len())
+        .into_whole()
+        .unwrap();
+    let topic = TopicName::new("t").unwrap();
+    let partition = harness.log.partition(&topic, PartitionId(0)).unwrap();
+    let appended = partition
+        .append(&checked, basalt_log::Durability::Fsync)
+        .unwrap();
+    partition
+        .hot()
+        .wait_durable(appended.end_offset)
+        .await
+        .unwrap();
+    assert_eq!(client.latest("t", 1).await, 1);
+    drop((client, partition));
+    let dir = harness.stop_and_keep().await;
+    let harness = Harness::start_in(dir, Arc::new(RealDisk::new()), |_| {}, None).await;
+    let mut client = Client::connect(&harness).await;
+    assert_eq!(client.latest("t", 1).await, 3);
+    let seen = client.seen(12, "t").await;
+    assert_eq!(
+        seen,
+        [
+            vec!["plain".to_owned()],
+            vec!["plain".to_owned(), "void".to_owned()]
+        ]
+    );
+    harness.stop().await;
+}
+
+/// What is void leaves a gap, which the log may begin with: nobody who waits there is sent to its end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cooled_segment_of_void_records_is_a_gap() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    topics(&mut client, &["t"]).await;
+    let topic = TopicName::new("t").unwrap();
+    let mut producer = client.init("id", 4).await;
+    for round in 0..2 {
+        assert_eq!(client.add(&producer, 3, &["t"]).await, [0]);
+        assert_eq!(client.write(&mut producer, "t", &["void", "void"]).await, 0);
+        assert_eq!(client.end(&producer, 3, false).await, 0);
+        harness.seal("t").await;
+        harness.log.cool_topic(&topic, true).await.unwrap();
+        let bounds = harness
+            .log
+            .partition(&topic, PartitionId(0))
+            .unwrap()
+            .bounds();
+        assert_eq!(bounds.log_start_offset, Offset(0), "round {round}");
+        assert_eq!(bounds.cold_end_offset, bounds.high_watermark);
+        client.stored("t", &batch(&[(1, b"plain")])).await;
+        let plain = vec!["plain".to_owned(); round + 1];
+        assert_eq!(client.seen(12, "t").await, [plain.clone(), plain]);
+    }
+    let isolation = basalt_log::Isolation::Committed;
+    let partition = harness.log.partition(&topic, PartitionId(0)).unwrap();
+    assert_eq!(partition.snapshot_of(isolation).high_watermark, Offset(8));
+    harness.stop().await;
+}
+
+/// What an open transaction will say of a group is not known to whoever moves it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_is_not_moved_under_an_open_transaction() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    topics(&mut client, &["in"]).await;
+    let producer = client.init("id", 4).await;
+    let add = AddOffsetsToTxnRequest::default()
+        .with_transactional_id(text("id").into())
+        .with_producer_id(producer.producer_id.into())
+        .with_producer_epoch(producer.epoch)
+        .with_group_id(text("g").into());
+    let told: AddOffsetsToTxnResponse = client.call(ApiKey::AddOffsetsToTxn, 3, &add).await;
+    assert_eq!(told.error_code, 0);
+    let request = offsets_request(&producer, 500);
+    let told: TxnOffsetCommitResponse = client.call(ApiKey::TxnOffsetCommit, 3, &request).await;
+    assert_eq!(told.topics[0].partitions[0].error_code, 0);
+    let group = basalt_proto::GroupName::new("g").unwrap();
+    let topic = TopicName::new("in").unwrap();
+    let seek = async || {
+        crate::commit::seek(&harness.shared, &group, &topic, PartitionId(0), Offset(7)).await
+    };
+    assert_eq!(
+        seek().await.unwrap_err().kind,
+        basalt_proto::ErrorKind::Busy
+    );
+    assert_eq!(client.end(&producer, 3, true).await, 0);
+    assert_eq!(client.handled(true).await, (500, 0));
+    seek().await.unwrap();
+    assert_eq!(client.handled(true).await, (7, 0));
     harness.stop().await;
 }
