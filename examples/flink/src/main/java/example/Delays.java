@@ -21,8 +21,8 @@ import org.apache.flink.util.Collector;
 import com.fasterxml.jackson.databind.*;
 
 /**
- * Reads the topic `flights` to its end, counts flights and sums delays for each carrier, and writes each flight's line with its
- * carrier's running count into the topic `delays`, exactly once. Killed and started again it goes on from its newest checkpoint.
+ * Counts flights and sums delays for each carrier of the topic `flights`, for ever, and writes the running count of its carrier for
+ * each flight into the topic `delays`, exactly once. Killed and started again it goes on from its newest checkpoint.
  *
  * Arguments: address, folder of checkpoints, milliseconds between them.
  */
@@ -50,7 +50,6 @@ public class Delays {
             .setTopics("flights")
             .setGroupId("flink-delays")
             .setStartingOffsets(OffsetsInitializer.earliest())
-            .setBounded(OffsetsInitializer.latest())
             .setValueOnlyDeserializer(new SimpleStringSchema())
             .build();
         KafkaSink<String> sink = KafkaSink.<String>builder()
@@ -69,7 +68,6 @@ public class Delays {
             .process(new Count()).uid("count")
             .sinkTo(sink).uid("delays");
         env.execute("delays");
-        System.out.println("done");
     }
 
     /** The newest checkpoint that is complete. */
