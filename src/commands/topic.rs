@@ -49,7 +49,8 @@ pub(crate) enum TopicCommand {
     /// Seal a topic's segments and rewrite all that is sealed as Parquet.
     #[command(after_help = "\
 Without --wait it returns when the segments are sealed and queued. With --wait everything that was
-in the topic at the start is in Parquet when it returns.")]
+in the topic at the start is in Parquet when it returns, but for what lies behind the first record
+of a Kafka transaction that is open.")]
     Cool(CoolArgs),
 }
 
