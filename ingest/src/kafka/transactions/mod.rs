@@ -11,26 +11,26 @@
 //!   was to commit.
 //! - **TXN-3**: a producer that asked for an id later fences those before it, by its epoch, and their transaction is aborted.
 
+mod ending;
 mod state;
+mod watch;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use basalt_columnar::TieredLog;
-use basalt_log::{Change, Commit, Durability, Partition, Topic, TransactionChange};
+use basalt_log::{Change, Commit, TransactionChange};
 use basalt_proto::batch::Marker;
-use basalt_proto::{FrameBatch, GroupName, PartitionId, TopicName};
-use futures::StreamExt;
-use futures::future::{BoxFuture, join_all};
+use basalt_proto::{GroupName, PartitionId, TopicName};
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use tokio::sync::{MutexGuard, Notify};
 use tokio::time::Instant;
-use tracing::{error, info, warn};
+use tracing::{error, warn};
 
 use super::error::code;
-use crate::ShutdownSignal;
 use state::{Phase, Place, Transaction};
 
 /// Transactions that are ended at a time.
@@ -156,138 +156,6 @@ impl Transactions {
         transactions
     }
 
-    /// Ends what an earlier process has decided or left: before anybody reads, so that nobody finds less committed than was seen before.
-    pub(crate) async fn settle_stored(self: &Arc<Self>) {
-        let unsettled = self.look(|transaction| matches!(transaction.phase, Phase::Ending(_)));
-        unsettled.await;
-        self.abort_unknown().await;
-    }
-
-    /// Aborts transactions in partitions that no id's state knows: such a state could not be read.
-    async fn abort_unknown(&self) {
-        let mut known = HashSet::new();
-        let slots: Vec<_> = self.ids.lock().values().cloned().collect();
-        for slot in slots {
-            if let Some(transaction) = &*slot.state.lock().await {
-                let places = transaction.places.iter();
-                known.extend(places.map(|place| (transaction.producer_id, place.clone())));
-            }
-        }
-        for topic in self.log.log().topics() {
-            for partition in topic.used_partitions() {
-                let place = Place {
-                    topic: topic.name().clone(),
-                    topic_id: topic.id().0,
-                    partition: partition.id(),
-                };
-                for producer in partition.active_producers() {
-                    let id = producer.producer_id;
-                    if producer.transaction_start.is_none() || known.contains(&(id, place.clone()))
-                    {
-                        continue;
-                    }
-                    warn!(topic = %place.topic, partition = %place.partition, producer = id, "a transaction that nobody knows is aborted");
-                    let told = self.tell(&place, (id, producer.epoch), Marker::Abort).await;
-                    if let Err(code) = told {
-                        warn!(topic = %place.topic, partition = %place.partition, code, "it could not be aborted yet: the next start tries again");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Ends what has been open for too long, and what was not ended everywhere, for as long as the server runs.
-    pub(crate) async fn run(self: &Arc<Self>, shutdown: &ShutdownSignal) {
-        let mut pause = LOOK_PAUSE;
-        let mut next_expiry = Instant::now() + ID_PAUSE;
-        loop {
-            let nothing = self.unsettled.lock().is_empty();
-            tokio::select! {
-                () = shutdown.wait() => return,
-                () = self.wake.notified(), if nothing => {}
-                () = tokio::time::sleep(pause), if !nothing => {}
-                () = tokio::time::sleep_until(next_expiry) => {
-                    next_expiry = Instant::now() + ID_PAUSE;
-                    self.expire();
-                }
-            }
-            let is_due = |transaction: &Transaction| {
-                matches!(transaction.phase, Phase::Ending(_)) || transaction.is_over(Instant::now())
-            };
-            pause = match self.look(is_due).await {
-                true => LOOK_PAUSE,
-                false => FAILURE_PAUSE,
-            };
-        }
-    }
-
-    /// Ends those unsettled transactions that are due, some at a time; whether all could be.
-    async fn look(&self, is_due: impl Fn(&Transaction) -> bool) -> bool {
-        let ids: Vec<_> = self.unsettled.lock().iter().cloned().collect();
-        let slots = ids.iter().filter_map(|id| self.slot(id));
-        let all_ended = AtomicBool::new(true);
-        let look = async |slot: Arc<Slot>| {
-            // One that is being used is looked at the next time.
-            let Ok(mut state) = slot.state.try_lock() else {
-                return;
-            };
-            let Some(transaction) = state.as_ref().filter(|one| is_due(one)) else {
-                return;
-            };
-            let ended = match transaction.phase {
-                Phase::Ending(_) => self.finish(&slot.id, &mut state).await,
-                _ => {
-                    info!(
-                        id = slot.id,
-                        "a transaction was open for too long: it is aborted"
-                    );
-                    self.fence(&slot.id, &mut state).await
-                }
-            };
-            if let Err(code) = ended {
-                warn!(id = slot.id, code, "a transaction could not be ended yet");
-                all_ended.store(false, Ordering::Relaxed);
-            }
-        };
-        let looks = futures::stream::iter(slots);
-        looks.for_each_concurrent(LOOKS, look).await;
-        all_ended.into_inner()
-    }
-
-    /// Forgets ids that nobody has used for long, and those that nobody was given.
-    fn expire(&self) {
-        let mut ids = self.ids.lock();
-        ids.retain(|id, slot| {
-            // With the map locked nobody else comes by it.
-            let is_used = Arc::strong_count(slot) > 1;
-            let Ok(state) = slot.state.try_lock() else {
-                return true;
-            };
-            let is_idle = slot.used.lock().elapsed() > ID_RETENTION;
-            let is_over = match &*state {
-                None => true,
-                Some(transaction) => transaction.phase == Phase::Empty && is_idle,
-            };
-            if is_used || !is_over {
-                return true;
-            }
-            if state.is_some() {
-                let change = TransactionChange {
-                    id: id.clone(),
-                    state: None,
-                };
-                drop(
-                    self.log
-                        .log()
-                        .groups()
-                        .begin_transaction(change, Vec::new()),
-                );
-                self.count(id, state.as_ref(), None);
-            }
-            false
-        });
-    }
-
     fn slot(&self, id: &str) -> Option<Arc<Slot>> {
         let slot = self.ids.lock().get(id).cloned()?;
         *slot.used.lock() = Instant::now();
@@ -379,136 +247,6 @@ impl Transactions {
         self.count(id, state.as_ref(), Some(&next));
         *state = Some(next);
         Ok(())
-    }
-
-    /// Decides an open transaction and ends it.
-    async fn end_open(
-        &self,
-        id: &str,
-        state: &mut Option<Transaction>,
-        decided: Transaction,
-        marker: Marker,
-    ) -> Result<(), i16> {
-        let groups = match marker {
-            Marker::Abort => Vec::new(),
-            Marker::Commit => {
-                // What is decided is on the disk before the decision, whatever the topics' levels promise.
-                let places = decided.places.iter();
-                let durable = join_all(places.map(|place| self.settle(place))).await;
-                durable.into_iter().collect::<Result<(), i16>>()?;
-                self.commits(&decided)
-            }
-        };
-        self.store(id, state, decided, groups).await?;
-        self.finish(id, state).await
-    }
-
-    /// What groups commit with a transaction. A topic that is gone has no offsets.
-    fn commits(&self, transaction: &Transaction) -> Vec<(GroupName, Change)> {
-        let groups = transaction.offsets.iter().map(|(group, offsets)| {
-            let commits = offsets.iter().filter_map(|(place, (offset, metadata))| {
-                let topic = self.log.log().topic(&place.topic)?;
-                (topic.id() == place.topic_id()).then(|| Commit {
-                    topic,
-                    partition: place.partition,
-                    offset: *offset,
-                    metadata: metadata.clone(),
-                })
-            });
-            (group.clone(), Change::Commit(commits.collect()))
-        });
-        groups.collect()
-    }
-
-    /// Tells all partitions what was decided, and writes down that they know.
-    async fn finish(&self, id: &str, state: &mut Option<Transaction>) -> Result<(), i16> {
-        let Some(transaction) = &*state else {
-            return Ok(());
-        };
-        let Phase::Ending(marker) = transaction.phase else {
-            return Ok(());
-        };
-        let told = transaction.places.iter();
-        let producer = (transaction.producer_id, transaction.epoch);
-        let told = join_all(told.map(|place| self.tell(place, producer, marker))).await;
-        told.into_iter().collect::<Result<(), i16>>()?;
-        let ended = transaction.ended(marker);
-        let change = TransactionChange {
-            id: id.to_owned(),
-            state: Some(ended.encode()),
-        };
-        // Not waited for. Whatever comes next for the id is stored behind it, and where it is lost partitions are told again, who know.
-        drop(
-            self.log
-                .log()
-                .groups()
-                .begin_transaction(change, Vec::new()),
-        );
-        self.count(id, state.as_ref(), Some(&ended));
-        *state = Some(ended);
-        Ok(())
-    }
-
-    /// The partition, unless its topic is gone.
-    fn partition(&self, place: &Place) -> Option<(Arc<Topic>, Arc<Partition>)> {
-        let found = self.log.log().topic(&place.topic);
-        let topic = found.filter(|topic| topic.id() == place.topic_id())?;
-        let partition = topic.partition(place.partition)?;
-        Some((topic, partition))
-    }
-
-    /// Makes what a partition has durable.
-    async fn settle(&self, place: &Place) -> Result<(), i16> {
-        let Some((topic, partition)) = self.partition(place) else {
-            return Ok(());
-        };
-        let durable = match partition.request_commit() {
-            Ok(end) => partition.wait_durable(end).await,
-            Err(error) => Err(error),
-        };
-        match durable {
-            Err(error) if !topic.is_deleted() => Err(failed(place, &error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Ends a producer's transaction in one partition; durable on return, whatever the topic's level promises: a marker that was lost
-    /// would be told again by nobody.
-    async fn tell(
-        &self,
-        place: &Place,
-        (producer_id, epoch): (i64, i16),
-        marker: Marker,
-    ) -> Result<(), i16> {
-        let Some((topic, partition)) = self.partition(place) else {
-            return Ok(());
-        };
-        let now_ms = self.log.log().now_ns() / 1_000_000;
-        let now_ms = i64::try_from(now_ms).unwrap_or(i64::MAX);
-        let frame = marker.frame(producer_id, epoch, now_ms);
-        let frame = frame.map_err(|error| failed(place, &error))?;
-        let batch = FrameBatch::marker(&frame).map_err(|error| failed(place, &error))?;
-        let durability = Durability::Fsync;
-        let told = match partition.end_transaction(producer_id, &batch, durability) {
-            Ok(appended) => partition.acknowledged(&appended, durability).await,
-            Err(error) => Err(error),
-        };
-        // What waited for it can be cooled.
-        self.log.wake_maintenance();
-        match told {
-            Err(error) if !topic.is_deleted() => Err(failed(place, &error)),
-            _ => Ok(()),
-        }
-    }
-
-    /// Aborts what is open under the next epoch, so that whoever had it writes no more.
-    async fn fence(&self, id: &str, state: &mut Option<Transaction>) -> Result<(), i16> {
-        let Some(transaction) = &*state else {
-            return Ok(());
-        };
-        let fenced = transaction.fenced().unwrap_or_else(|| transaction.clone());
-        let decided = fenced.decided(Marker::Abort);
-        self.end_open(id, state, decided, Marker::Abort).await
     }
 
     /// Gives a transactional id to a producer: its producer id and epoch. `current` is what it had, if it says so; `new_id` makes an id
