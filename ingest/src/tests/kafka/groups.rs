@@ -434,6 +434,7 @@ async fn no_commit_of_a_generation_comes_after_one_of_the_next() {
             let code = told.topics[0].partitions[0].error_code;
             assert!([0, 22, 27].contains(&code), "{code}");
         }
+        assert_eq!(other.commit_as(&late).await, 22, "it is too late now");
         assert_eq!(client.stands_at("g").await.0, round * 2 + 1);
     }
     // What is asked behind a commit is told when that is done.

@@ -450,12 +450,14 @@ async fn an_open_transaction_outlives_a_restart_and_ends_when_its_time_is_over()
     assert_eq!(client.latest("t", 1).await, 0);
     assert_eq!(client.write(&mut kept, "t", &["b"]).await, 0);
     assert_eq!(client.end(&kept, 3, true).await, 0);
-    let over = async {
-        while client.latest("t", 1).await < 5 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    patient(over).await;
+    // Whoever waits for what is committed is woken by the end of what was open.
+    let waiting = fetch_request(&[("t", &[(0, 1)])])
+        .with_isolation_level(1)
+        .with_min_bytes(1)
+        .with_max_wait_ms(60_000);
+    let told: FetchResponse = client.call(ApiKey::Fetch, 12, &waiting).await;
+    assert_eq!(told.responses[0].partitions[0].last_stable_offset, 5);
+    assert_eq!(client.latest("t", 1).await, 5);
     assert_eq!(client.seen(12, "t").await[0], ["a", "b"]);
     assert_eq!(client.end(&left, 3, true).await, 90, "it is fenced");
     harness.stop().await;
