@@ -67,6 +67,15 @@ pub(crate) struct Backlog {
     pub(crate) bytes: u64,
 }
 
+/// Those of `sealed` that are not cold.
+fn still_hot(
+    sealed: &[Arc<SegmentView>],
+    cold_end: Offset,
+) -> impl Iterator<Item = &Arc<SegmentView>> {
+    let is_hot = move |segment: &&Arc<SegmentView>| segment.end_offset > cold_end;
+    sealed.iter().filter(is_hot)
+}
+
 impl TieredPartition {
     /// Cools sealed segments, oldest first, up to an offset.
     pub(crate) async fn cool_through(&self, through: Offset) -> Result<CoolReport, CoolError> {
@@ -139,6 +148,8 @@ impl TieredPartition {
                 oldest.end_offset <= cool_through
                     || self.shared.budget.is_pressed()
                     || self.is_out_of_hot_window(oldest, &sealed, cold_end)
+                    || self
+                        .is_wanted_for_compaction(&self.hot.config(), still_hot(&sealed, cold_end))
             }
         };
         due.then(|| Arc::clone(oldest))
@@ -153,10 +164,7 @@ impl TieredPartition {
         let config = self.hot.config();
         let hot_bytes = config.hot_bytes.unwrap_or(self.shared.config.hot_bytes);
         let hot_age = config.hot_age.unwrap_or(self.shared.config.hot_age);
-        let still_hot = sealed
-            .iter()
-            .filter(|segment| segment.end_offset > cold_end);
-        let bytes = still_hot.fold(self.hot.active_bytes(), |sum, segment| {
+        let bytes = still_hot(sealed, cold_end).fold(self.hot.active_bytes(), |sum, segment| {
             sum.saturating_add(segment.frame_bytes())
         });
         let age_ns = self.shared.now_ns().saturating_sub(oldest.appended_at_ns());

@@ -19,15 +19,11 @@ use crate::steps::Step;
 impl TieredPartition {
     /// Lets go of what the topic's retention does not keep. Whether anything went.
     pub(crate) async fn expire(&self) -> Result<bool, CoolError> {
-        let config = self.hot.config();
-        if config.retention_bytes.is_none() && config.retention_age.is_none() {
+        let policy = self.hot.config().retention();
+        if policy == RetentionPolicy::default() {
             return Ok(false);
         }
         let _work = self.work.lock().await;
-        let policy = RetentionPolicy {
-            bytes: config.retention_bytes,
-            age: config.retention_age,
-        };
         let now_ns = self.shared.now_ns();
         let manifest = self.state.lock().manifest.clone();
         let runs = self.runs(&manifest);

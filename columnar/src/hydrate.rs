@@ -240,6 +240,30 @@ impl<'a> ChunkReader<'a> {
     }
 }
 
+/// A row group's rows as they are stored, some columns of them, in the order in which the file has these.
+///
+/// # Errors
+/// As [`ChunkReader::open`].
+pub(crate) async fn open_rows(
+    object_store: &Arc<dyn ObjectStore>,
+    footers: &Footers,
+    file: &ColdFile,
+    chunk: &ColdChunk,
+    columns: impl Iterator<Item = usize>,
+) -> Result<ParquetRecordBatchStream<ObjectReader>, HydrateError> {
+    let parquet = unreadable(file, chunk);
+    let mut reader = reader(object_store, file, file.file_bytes);
+    let metadata = footers.get(&mut reader).await.map_err(&parquet)?;
+    let (index, piece_rows) = check_row_group(&metadata, file, chunk)?;
+    let mask = ProjectionMask::roots(metadata.parquet_schema(), columns);
+    ParquetRecordBatchStreamBuilder::new_with_metadata(reader, metadata)
+        .with_row_groups(vec![index])
+        .with_projection(mask)
+        .with_batch_size(piece_rows)
+        .build()
+        .map_err(&parquet)
+}
+
 /// Compares what a row group was rebuilt to with what it should be.
 ///
 /// # Errors
@@ -263,7 +287,10 @@ pub(crate) fn check_frames(
     Err(damaged(file, chunk, what, show(found), show(expected)))
 }
 
-fn unreadable(file: &ColdFile, chunk: &ColdChunk) -> impl Fn(ParquetError) -> HydrateError {
+pub(crate) fn unreadable(
+    file: &ColdFile,
+    chunk: &ColdChunk,
+) -> impl Fn(ParquetError) -> HydrateError {
     let (path, row_group) = (file.path.to_string(), chunk.row_group);
     move |source| HydrateError::Parquet {
         path: path.clone(),
@@ -272,7 +299,10 @@ fn unreadable(file: &ColdFile, chunk: &ColdChunk) -> impl Fn(ParquetError) -> Hy
     }
 }
 
-fn unplayable(file: &ColdFile, chunk: &ColdChunk) -> impl Fn(ReplayError) -> HydrateError {
+pub(crate) fn unplayable(
+    file: &ColdFile,
+    chunk: &ColdChunk,
+) -> impl Fn(ReplayError) -> HydrateError {
     let (path, row_group) = (file.path.to_string(), chunk.row_group);
     move |source| HydrateError::Rows {
         path: path.clone(),

@@ -45,6 +45,7 @@ mod shared;
 mod partition;
 
 mod commit;
+mod compact;
 mod cool;
 mod delete;
 mod expire;
@@ -59,6 +60,7 @@ mod typed;
 #[cfg(test)]
 mod tests;
 
+pub use compact::CompactionReport;
 pub use config::{ColdConfig, ConfigError};
 pub use cool::CoolReport;
 pub use error::{CoolError, DeleteError, HydrateError, ReadError, ShutdownError, TierError};

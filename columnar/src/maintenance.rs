@@ -6,6 +6,7 @@ use std::sync::Arc;
 use basalt_proto::{PartitionId, TopicName};
 use futures::StreamExt;
 
+use crate::compact::{CompactionReport, When};
 use crate::cool::CoolReport;
 use crate::error::{Chain, CoolError, DeleteError};
 use crate::merge::MergeReport;
@@ -19,6 +20,8 @@ pub struct MaintenanceReport {
     pub cooled: CoolReport,
     /// What was merged.
     pub merged: MergeReport,
+    /// What was compacted.
+    pub compacted: CompactionReport,
     /// Partitions whose start moved.
     pub expired_partitions: u32,
     /// Cold files that were deleted.
@@ -74,6 +77,7 @@ impl MaintenanceReport {
     pub(crate) fn add(&mut self, other: Self) {
         self.cooled.add(other.cooled);
         self.merged.add(other.merged);
+        self.compacted.add(other.compacted);
         self.expired_partitions += other.expired_partitions;
         self.deleted_files += other.deleted_files;
         self.deleted_litter += other.deleted_litter;
@@ -158,18 +162,20 @@ impl Tier {
         }
     }
 
-    /// Merges what is to be merged, one file after the other.
+    /// Compacts what is to be compacted and merges what is to be merged, one file after the other.
     async fn merge(&self) -> MaintenanceReport {
         let mut report = MaintenanceReport::default();
-        if self.shared.config.merge_bytes == 0 {
-            return report;
-        }
         let _turn = self.shared.merge_turn.lock().await;
         for partition in self.all_partitions() {
             if !self.shared.store_is_up() {
                 break;
             }
-            if let Err(error) = partition.merge_due(&mut report).await {
+            // Compacted ones are smaller, so that comes first.
+            let mut done = partition.compact(When::Due, &mut report).await;
+            if done.is_ok() && self.shared.config.merge_bytes > 0 {
+                done = partition.merge_due(&mut report).await;
+            }
+            if let Err(error) = done {
                 report.note(&partition, error);
             }
         }

@@ -10,7 +10,7 @@
 //! - **COL-3**: creating the next version is the commit. The highest version is the truth; a version is never rewritten.
 //! - **COL-4**: a writer that is not the only one finds out, at the latest when it commits, and changes nothing after that.
 //! - **COL-5**: files are in offset order, do not overlap, and end at or below `cold_end_offset`;
-//!   `log_start_offset <= cold_end_offset`.
+//!   `log_start_offset <= cold_end_offset`. So are the passes of compaction.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,6 +20,7 @@ use bytes::Bytes;
 use object_store::path::Path;
 use serde::{Deserialize, Serialize};
 
+use crate::compact::{self, Cleaned};
 use crate::file::{ColdChunk, ColdFile, offset_number};
 use crate::paths;
 use crate::shred::ShreddedColumn;
@@ -32,6 +33,8 @@ const FORMAT: u32 = 1;
 const FORMAT_SHREDDED: u32 = 2;
 /// The format of those with files that have declared columns.
 const FORMAT_TYPED: u32 = 3;
+/// The format of those whose files were compacted, whatever columns these have.
+const FORMAT_COMPACTED: u32 = 4;
 /// Bytes of the first line, which holds the checksum of the rest.
 const CHECKSUM_BYTES: usize = "{'crc32c':'xxxxxxxx',\n".len();
 
@@ -60,6 +63,10 @@ pub(crate) struct Manifest {
     pub(crate) log_start_offset: Offset,
     pub(crate) cold_end_offset: Offset,
     pub(crate) files: Vec<Arc<ColdFile>>,
+    /// Records below may have gone because a later one of their key replaced them (COL-39).
+    pub(crate) compacted_end_offset: Offset,
+    /// Which files are clean, and since when.
+    pub(crate) cleaned: Vec<Cleaned>,
 }
 
 impl Manifest {
@@ -72,6 +79,8 @@ impl Manifest {
             log_start_offset: Offset::ZERO,
             cold_end_offset: Offset::ZERO,
             files: Vec::new(),
+            compacted_end_offset: Offset::ZERO,
+            cleaned: Vec::new(),
         }
     }
 }
@@ -136,6 +145,15 @@ struct ManifestJson<'a> {
     /// The different sets of declared columns in its files.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     typed: Vec<TypedText>,
+    #[serde(default, with = "offset_number", skip_serializing_if = "is_zero")]
+    compacted_end_offset: Offset,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    cleaned: Vec<Cleaned>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde's signature")]
+fn is_zero(offset: &Offset) -> bool {
+    *offset == Offset::ZERO
 }
 
 #[derive(Serialize, Deserialize)]
@@ -278,6 +296,9 @@ pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
         .collect();
     let json = ManifestJson {
         format: match (sets.typed.is_empty(), sets.all.is_empty()) {
+            _ if manifest.compacted_end_offset > Offset::ZERO || !manifest.cleaned.is_empty() => {
+                FORMAT_COMPACTED
+            }
             (false, _) => FORMAT_TYPED,
             (true, false) => FORMAT_SHREDDED,
             (true, true) => FORMAT,
@@ -298,6 +319,8 @@ pub(crate) fn encode(key: &PartitionKey, manifest: &Manifest) -> Bytes {
             .iter()
             .map(|columns| columns.text().clone())
             .collect(),
+        compacted_end_offset: manifest.compacted_end_offset,
+        cleaned: manifest.cleaned.clone(),
     };
     // Strings and numbers only: this cannot fail. An empty body would be refused by every reader.
     let body = serde_json::to_string(&json).unwrap_or_default();
@@ -334,12 +357,12 @@ pub(crate) fn decode(
         .and_then(serde_json::Value::as_u64)
         .map(u32::try_from)
     {
-        Some(Ok(FORMAT | FORMAT_SHREDDED | FORMAT_TYPED)) => {}
+        Some(Ok(FORMAT | FORMAT_SHREDDED | FORMAT_TYPED | FORMAT_COMPACTED)) => {}
         Some(Ok(found)) => {
             return Err(ManifestError::Format {
                 path: path.to_string(),
                 found,
-                expected: FORMAT_TYPED,
+                expected: FORMAT_COMPACTED,
             });
         }
         _ => return Err(damaged("it names no format".to_owned())),
@@ -380,6 +403,12 @@ pub(crate) fn decode(
             json.log_start_offset, json.cold_end_offset
         )));
     }
+    let ends = json.cleaned.iter().map(|cleaned| cleaned.end_offset);
+    if !ends.is_sorted() || compact::clean_end_offset(&json.cleaned) > json.cold_end_offset {
+        return Err(damaged(
+            "its passes of compaction are out of order".to_owned(),
+        ));
+    }
     Ok(Manifest {
         version,
         epoch: json.epoch,
@@ -387,6 +416,8 @@ pub(crate) fn decode(
         log_start_offset: json.log_start_offset,
         cold_end_offset: json.cold_end_offset,
         files,
+        compacted_end_offset: json.compacted_end_offset,
+        cleaned: json.cleaned,
     })
 }
 

@@ -1,4 +1,4 @@
-//! Merging: neighbouring small cold files of a partition become one.
+//! Merging: neighbouring small cold files of a partition become one. How a cold file is copied, proved and swapped is here, for compaction, too.
 //!
 //! Each cooled segment is a file of its own; small segments make small files, and a query or a start pays for each. After
 //! cooling, maintenance therefore merges neighbours, up to [`crate::ColdConfig::merge_bytes`] of file:
@@ -39,9 +39,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use basalt_proto::Offset;
+use object_store::ObjectStore;
 use object_store::path::Path;
+use tokio::runtime::Handle;
 
 use crate::commit::Outcome;
+use crate::compact::{self, RowSet};
 use crate::cool::blocking;
 use crate::error::CoolError;
 use crate::file::ColdFile;
@@ -53,7 +56,7 @@ use crate::object_reader::Footers;
 use crate::partition::TieredPartition;
 use crate::paths;
 use crate::steps::Step;
-use crate::store::nonce;
+use crate::store::{ColdStore, nonce};
 use crate::writer::Written;
 use copy::{Copied, Inputs};
 use plan::Limits;
@@ -85,7 +88,7 @@ impl MergeReport {
 
 /// What a thread that copies asks between two pieces: it cannot be aborted as a task can.
 #[derive(Debug, Clone)]
-struct StopSign {
+pub(crate) struct StopSign {
     /// The topic is to be deleted.
     deleting: Arc<AtomicBool>,
     /// Nobody waits for it any more.
@@ -93,7 +96,7 @@ struct StopSign {
 }
 
 impl StopSign {
-    fn check(&self) -> Result<(), CoolError> {
+    pub(crate) fn check(&self) -> Result<(), CoolError> {
         if self.deleting.load(Ordering::Relaxed) || self.abandoned.load(Ordering::Relaxed) {
             return Err(CoolError::Closed);
         }
@@ -102,12 +105,41 @@ impl StopSign {
 }
 
 /// Raises the sign when the task that waits is dropped.
-struct Waiting(Arc<AtomicBool>);
+pub(crate) struct Waiting(Arc<AtomicBool>);
 
 impl Drop for Waiting {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
+}
+
+/// What a thread reads cold files with.
+pub(crate) struct Source {
+    pub(crate) object_store: Arc<dyn ObjectStore>,
+    pub(crate) handle: Handle,
+    pub(crate) footers: Footers,
+    pub(crate) sign: StopSign,
+}
+
+impl Source {
+    /// For a thread that a task of the cold tier's waits for.
+    pub(crate) fn new(store: &ColdStore, sign: StopSign) -> Self {
+        Self {
+            object_store: Arc::clone(store.object_store()),
+            handle: Handle::current(),
+            footers: Footers::default(),
+            sign,
+        }
+    }
+}
+
+/// What is copied into one file.
+#[derive(Debug, Clone)]
+pub(crate) struct Copying {
+    /// Neighbours, in order.
+    pub(crate) inputs: Vec<Arc<ColdFile>>,
+    /// Rows that are not copied. Only where there is one input.
+    pub(crate) gone: Option<Arc<RowSet>>,
 }
 
 impl TieredPartition {
@@ -134,7 +166,7 @@ impl TieredPartition {
     }
 
     /// Cooling goes on meanwhile.
-    fn rest_from_merging(&self) {
+    pub(crate) fn rest_from_merging(&self) {
         let until_ns = self.shared.now_ns().saturating_add(self.rest_ns());
         self.state.lock().merge_rest_until_ns = until_ns;
     }
@@ -149,15 +181,14 @@ impl TieredPartition {
             return Ok(None);
         };
         self.reached(Step::MergePlanned)?;
-        let written = self.write_merged(&inputs).await;
-        if let Err(error) = &written {
-            self.set_apart(&inputs, error);
-        }
-        let (file, unwanted) = written?;
+        let copying = Copying { inputs, gone: None };
+        let (file, unwanted) = self.write_copy(&copying).await?;
         let _work = self.work.lock().await;
-        if !self.replace(&inputs, &file, unwanted).await? {
+        let replacing = Some((Arc::clone(&file), unwanted));
+        if !self.replace(&copying, replacing).await? {
             return Ok(None);
         }
+        let Copying { inputs, .. } = copying;
         let report = MergeReport {
             files_out: 1,
             files_in: inputs.len() as u64,
@@ -184,12 +215,16 @@ impl TieredPartition {
 
     fn next_to_merge(&self) -> Result<Option<Vec<Arc<ColdFile>>>, CoolError> {
         let config = self.hot.config();
+        let state = self.state.lock();
+        let clean_end_offset = match config.cleanup_policy.compacts() {
+            true => compact::clean_end_offset(&state.manifest.cleaned),
+            false => Offset::ZERO,
+        };
         let limits = Limits::new(
             self.shared.config.merge_bytes,
-            config.retention_bytes,
-            config.retention_age,
+            config.retention(),
+            clean_end_offset,
         );
-        let state = self.state.lock();
         let files = &state.manifest.files;
         // Where payloads are to stand as they are now, those that were left out would make files larger than planned.
         let shreds_json = self.shreds_json();
@@ -214,11 +249,12 @@ impl TieredPartition {
         }
     }
 
-    /// Writes the merged object, makes it durable and proves it. What a failure leaves is deleted, as is the object unless it is kept.
-    async fn write_merged(
+    /// Writes the new object, makes it durable and proves it. What a failure leaves is deleted, as is the object unless it is kept.
+    pub(crate) async fn write_copy(
         &self,
-        inputs: &[Arc<ColdFile>],
+        copying: &Copying,
     ) -> Result<(Arc<ColdFile>, Unwanted), CoolError> {
+        let inputs = &copying.inputs;
         let (Some(first), Some(last)) = (inputs.first(), inputs.last()) else {
             return Err(CoolError::Closed);
         };
@@ -231,25 +267,33 @@ impl TieredPartition {
         let name = paths::object_name(first.base_offset, last.end_offset, &nonce());
         let path = self.key.prefix().join(name.as_str());
         let unwanted = self.shared.litter.unwanted(&path);
-        match self.copy_and_prove(inputs, &path).await {
+        match self.copy_and_prove(copying, &path).await {
             Ok(file) => Ok((file, unwanted)),
             Err(error) => {
+                self.set_apart(inputs, &error);
                 self.shared.give_up(unwanted, &error).await;
                 Err(error)
             }
         }
     }
 
-    async fn copy_and_prove(
-        &self,
-        inputs: &[Arc<ColdFile>],
-        path: &Path,
-    ) -> Result<Arc<ColdFile>, CoolError> {
+    /// A sign for a thread that this task waits for, raised when it does no more.
+    pub(crate) fn stop_sign(&self) -> (StopSign, Waiting) {
         let waiting = Waiting(Arc::new(AtomicBool::new(false)));
         let sign = StopSign {
             deleting: Arc::clone(&self.deleting),
             abandoned: Arc::clone(&waiting.0),
         };
+        (sign, waiting)
+    }
+
+    async fn copy_and_prove(
+        &self,
+        copying: &Copying,
+        path: &Path,
+    ) -> Result<Arc<ColdFile>, CoolError> {
+        let (sign, _waiting) = self.stop_sign();
+        let inputs = &copying.inputs;
         let object_store = self.shared.store.object_store();
         let mut keys = false;
         for input in inputs {
@@ -258,7 +302,7 @@ impl TieredPartition {
             verify_bytes(object_store, input).await?;
             keys |= has_keys(object_store, input).await?;
         }
-        let Copied { written, rebuilt } = self.copy(inputs, keys, &sign, path).await?;
+        let Copied { written, rebuilt } = self.copy(copying, keys, &sign, path).await?;
         self.reached(Step::ObjectWritten)?;
         self.shared.store.sync(path).await?;
         self.reached(Step::ObjectSynced)?;
@@ -267,7 +311,7 @@ impl TieredPartition {
         if self.shared.config.verify_replay {
             verify_bytes(object_store, &file).await?;
             let (store, proved) = (Arc::clone(object_store), Arc::clone(&file));
-            let handle = tokio::runtime::Handle::current();
+            let handle = Handle::current();
             blocking(move || {
                 let footers = Footers::default();
                 for (chunk, expected) in proved.chunks.iter().zip(rebuilt) {
@@ -288,18 +332,16 @@ impl TieredPartition {
 
     async fn copy(
         &self,
-        inputs: &[Arc<ColdFile>],
+        copying: &Copying,
         has_keys: bool,
         sign: &StopSign,
         path: &Path,
     ) -> Result<Copied, CoolError> {
         let inputs = Inputs {
-            object_store: Arc::clone(self.shared.store.object_store()),
-            handle: tokio::runtime::Handle::current(),
-            files: inputs.to_vec(),
-            footers: Footers::default(),
+            source: Source::new(&self.shared.store, sign.clone()),
+            files: copying.inputs.clone(),
+            gone: copying.gone.clone(),
             has_keys,
-            sign: sign.clone(),
         };
         let key = self.key.clone();
         self.upload_written(path, move |options, parts| {
@@ -308,38 +350,47 @@ impl TieredPartition {
         .await
     }
 
-    /// Makes `file` the truth in place of `inputs` (COL-21). Whether it is; if not, its object is deleted. With `work` held.
-    async fn replace(
+    /// Makes what was written, or nothing, the truth in place of the inputs (COL-21). Whether it is; if not, its object is deleted.
+    /// With `work` held.
+    pub(crate) async fn replace(
         &self,
-        inputs: &[Arc<ColdFile>],
-        file: &Arc<ColdFile>,
-        unwanted: Unwanted,
+        copying: &Copying,
+        written: Option<(Arc<ColdFile>, Unwanted)>,
     ) -> Result<bool, CoolError> {
-        let next = match self.prove_and_plan(inputs, file).await {
+        let (file, unwanted) = written.unzip();
+        let next = match self.prove_and_plan(copying, file.as_ref()).await {
             Ok(Some(next)) => next,
             Ok(None) => {
                 // Retention took some of them meanwhile.
-                self.shared.discard(unwanted).await;
+                if let Some(unwanted) = unwanted {
+                    self.shared.discard(unwanted).await;
+                }
                 return Ok(false);
             }
             Err(error) => {
-                self.shared.give_up(unwanted, &error).await;
+                if let Some(unwanted) = unwanted {
+                    self.shared.give_up(unwanted, &error).await;
+                }
                 return Err(error);
             }
         };
-        unwanted.keep();
+        if let Some(unwanted) = unwanted {
+            unwanted.keep();
+        }
         match self.commit(next).await {
             Ok(Outcome::New) => Ok(true),
             Ok(Outcome::Earlier) => {
                 // An earlier attempt at something had succeeded after all. What was merged now is superfluous, unless the truth names it.
-                if self.state.lock().manifest.same_file(file).is_none() {
+                let unnamed =
+                    |file: &Arc<ColdFile>| self.state.lock().manifest.same_file(file).is_none();
+                if let Some(file) = file.filter(unnamed) {
                     self.shared.store.delete(&file.path).await?;
                 }
                 Ok(false)
             }
             Err(error) => {
                 // Perhaps it is the truth by now. The next commit finds out.
-                self.state.lock().undecided.push(Arc::clone(file));
+                self.state.lock().undecided.extend(file);
                 Err(error)
             }
         }
@@ -347,16 +398,14 @@ impl TieredPartition {
 
     async fn prove_and_plan(
         &self,
-        inputs: &[Arc<ColdFile>],
-        file: &Arc<ColdFile>,
+        copying: &Copying,
+        file: Option<&Arc<ColdFile>>,
     ) -> Result<Option<Manifest>, CoolError> {
         self.state.lock().check_writable(&self.key)?;
         // This commit would make the manifest count as proved: what is hot and cold must be durable as a file first (COL-15).
         self.prove(Offset::MAX).await?;
         let state = self.state.lock();
-        Ok(state
-            .manifest
-            .with_merged(inputs, file, &self.shared.writer))
+        Ok(state.manifest.with_copy(copying, file, &self.shared.writer))
     }
 }
 
@@ -390,16 +439,21 @@ fn merged_file(
 }
 
 impl Manifest {
-    /// The next version, with `file` in place of `inputs`; `None` if they are not all there, side by side.
-    fn with_merged(
+    /// The next version, with `file` in place of the inputs; `None` if they are not all there, side by side.
+    fn with_copy(
         &self,
-        inputs: &[Arc<ColdFile>],
-        file: &Arc<ColdFile>,
+        copying: &Copying,
+        file: Option<&Arc<ColdFile>>,
         writer: &str,
     ) -> Option<Self> {
-        let range = self.position_of(inputs)?;
+        let range = self.position_of(&copying.inputs)?;
         let mut next = self.next(writer);
-        next.files.splice(range, [Arc::clone(file)]);
+        if copying.gone.is_some() {
+            let ends = copying.inputs.iter().map(|file| file.end_offset);
+            let end_offset = ends.chain([next.compacted_end_offset]).max();
+            next.compacted_end_offset = end_offset?;
+        }
+        next.files.splice(range, file.cloned());
         Some(next)
     }
 

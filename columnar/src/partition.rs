@@ -97,6 +97,8 @@ pub struct PartitionSnapshot {
     pub cold_end_offset: Offset,
     /// The first offset that is not readable yet, or of which it is not known yet whether it is committed.
     pub high_watermark: Offset,
+    /// Of records below some may have gone because a later one of their key replaced them.
+    pub compacted_end_offset: Offset,
     /// Cold files in order, each with records at or after `log_start_offset`.
     pub cold: Vec<Arc<ColdFile>>,
     /// Hot segments in order, cut at the high watermark.
@@ -221,6 +223,7 @@ impl TieredPartition {
         let log_start_offset = state.log_start_offset(hot.log_start_offset);
         let cold_end_offset = state.manifest.cold_end_offset.max(log_start_offset);
         let cold = state.manifest.files.clone();
+        let compacted_end_offset = state.manifest.compacted_end_offset;
         drop(state);
         PartitionSnapshot {
             topic: self.key.topic.clone(),
@@ -228,6 +231,7 @@ impl TieredPartition {
             log_start_offset,
             cold_end_offset,
             high_watermark: hot.high_watermark.max(log_start_offset),
+            compacted_end_offset,
             cold,
             aborted: hot.aborted,
             // Segments that are cold but not released yet are left out.

@@ -20,7 +20,7 @@ use crate::schema::{cold_schema, column};
 use crate::shred::{Payloads, ShredError, Shredding};
 
 /// A broker stamped the records: the bit in a batch's attributes.
-const LOG_APPEND_TIME: i16 = 1 << 3;
+pub(crate) const LOG_APPEND_TIME: i16 = 1 << 3;
 
 /// The columns that frames are rebuilt from, when there are only record frames.
 pub(crate) const RECORD_COLUMNS: [usize; 5] = [
@@ -324,7 +324,7 @@ fn name(at: usize) -> String {
     cold_schema().field(at).name().clone()
 }
 
-fn mistyped(at: usize) -> ReplayError {
+pub(crate) fn mistyped(at: usize) -> ReplayError {
     ReplayError::Column { name: name(at) }
 }
 

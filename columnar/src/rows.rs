@@ -252,11 +252,14 @@ impl RowBuilder {
 }
 
 /// A record's stamp for indexes: what does not fit u64 ns counts as the nearest that does.
-pub(crate) fn saturated_timestamp_ns(record: &ExpandedRecord<'_>) -> u64 {
-    let beyond = record
-        .timestamp_ms
-        .map_or(0, |ms| if ms < 0 { 0 } else { u64::MAX });
+fn saturated_timestamp_ns(record: &ExpandedRecord<'_>) -> u64 {
+    let beyond = record.timestamp_ms.map_or(0, stamp_ns);
     record.timestamp_ns.unwrap_or(beyond)
+}
+
+/// Milliseconds in nanoseconds, or the nearest that 64 bits can say.
+pub(crate) fn stamp_ns(ms: i64) -> u64 {
+    u64::try_from(ms).map_or(0, |ms| ms.saturating_mul(1_000_000))
 }
 
 #[cfg(test)]

@@ -44,6 +44,8 @@ pub(crate) struct Shared {
     pub(crate) steps: Arc<dyn Steps>,
     /// Says in manifests who wrote them.
     pub(crate) writer: String,
+    /// What the hashes of keys are made with.
+    pub(crate) compaction_keys: (u64, u64),
     /// The cold tier's own threads: what it does never runs on those that serve connections.
     pub(crate) runtime: Handle,
     pub(crate) hydrator: Arc<Hydrator>,
@@ -93,6 +95,7 @@ impl Shared {
             schemas: Schemas::default(),
             steps,
             writer: crate::store::nonce(),
+            compaction_keys: (crate::store::chance(), crate::store::chance()),
             runtime,
             hydrator,
             owner,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::compact::CompactionReport;
 use crate::cool::CoolReport;
 use crate::error::{Chain, CoolError};
 use crate::merge::MergeReport;
@@ -18,7 +19,7 @@ pub struct CoolingStatus {
     pub backlog_bytes: u64,
     /// A segment is being cooled now.
     pub cooling: bool,
-    /// Files are being merged now.
+    /// Files are being merged, or compacted, now.
     pub merging: bool,
     /// Segments cooled since the start of the server.
     pub cooled_segments: u64,
@@ -28,7 +29,7 @@ pub struct CoolingStatus {
     pub cooled_file_bytes: u64,
     /// Nanoseconds that this took.
     pub cooling_ns: u64,
-    /// Files replaced by merged ones since the start of the server.
+    /// Files replaced by merged or compacted ones since the start of the server.
     pub merged_files: u64,
     /// Bytes of them.
     pub merged_bytes: u64,
@@ -156,6 +157,25 @@ impl TieredPartition {
         }
         drop(done);
         result
+    }
+
+    /// Times one pass of compaction and counts it as merging, which it is but for the rows that go.
+    pub(crate) async fn count_compaction(
+        &self,
+        compacting: impl Future<Output = Result<Option<CompactionReport>, CoolError>>,
+    ) -> Result<Option<CompactionReport>, CoolError> {
+        let mut compacted = None;
+        let merging = async {
+            compacted = compacting.await?;
+            Ok(compacted.map(|compacted| MergeReport {
+                files_in: compacted.files,
+                bytes_in: compacted.bytes_in,
+                bytes_out: compacted.bytes_out,
+                ..MergeReport::default()
+            }))
+        };
+        self.count_merging(merging).await?;
+        Ok(compacted)
     }
 
     /// What is to be said of `result`, and when it came. A partition that is closed has nothing to say.

@@ -27,7 +27,9 @@ pub enum Step {
     ManifestsTrimmed,
     /// Files to be merged are chosen; nothing was written yet.
     MergePlanned,
-    /// A file that retention or merging dropped is about to be deleted.
+    /// It is known which rows compaction takes away; nothing was written yet.
+    CompactionSurveyed,
+    /// A file that retention, merging or compaction dropped is about to be deleted.
     DroppedFileDeleting,
     /// A topic's tombstone is durable; the topic is still there, and stays if nothing more happens.
     TombstoneWritten,

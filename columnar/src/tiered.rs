@@ -11,6 +11,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::runtime::{Handle, Runtime};
 use tokio::task::JoinHandle;
 
+use crate::compact::When;
 use crate::config::ColdConfig;
 use crate::cool::{CoolReport, blocking};
 use crate::delete::{self, DeletedTopic};
@@ -440,10 +441,30 @@ impl Tier {
                     Err(error) => first_error = first_error.or(Some(error)),
                 }
             }
+            if first_error.is_none() {
+                first_error = self.compact(&partitions).await.err();
+            }
         } else {
             self.shared.wake.notify_one();
         }
         first_error.map_or(Ok(report), Err)
+    }
+
+    /// Compacts what is cold of these, if their topic wants that.
+    async fn compact(&self, partitions: &[Arc<TieredPartition>]) -> Result<(), CoolError> {
+        let compacts = |partition: &Arc<TieredPartition>| {
+            let config = partition.hot.config();
+            config.cleanup_policy.compacts()
+        };
+        if !partitions.iter().any(compacts) {
+            return Ok(());
+        }
+        let _turn = self.shared.merge_turn.lock().await;
+        let mut report = MaintenanceReport::default();
+        for partition in partitions {
+            partition.compact(When::Asked, &mut report).await?;
+        }
+        Ok(())
     }
 }
 

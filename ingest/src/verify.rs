@@ -7,7 +7,7 @@
 //! ING-6: no batch is decompressed on a thread that serves sockets, and at most half of the processors do so, be it for
 //! producers or for consumers.
 
-use basalt_proto::{FrameBatch, FrameCheck, FrameError, FrameLimits, FramePrefix};
+use basalt_proto::{FrameBatch, FrameCheck, FrameError, FramePrefix};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -37,20 +37,19 @@ impl Verifier {
         }
     }
 
-    /// Checks the frames at the start of `bytes`: all of them if they are record frames, else as many as one turn takes,
+    /// Checks the frames at the start of a buffer of `bytes`: all of them if they are record frames, else as many as one turn takes,
     /// but at least one.
-    pub(crate) async fn prefix<'b>(&self, bytes: &'b [u8], limits: &FrameLimits) -> Turn<'b> {
-        let mut check = FrameCheck::new(bytes, *limits);
+    pub(crate) async fn prefix<'b>(&self, mut check: FrameCheck<'b>, bytes: usize) -> Turn<'b> {
         let Some(end) = check.records() else {
             return Turn {
-                prefix: check.finish(bytes.len()),
+                prefix: check.finish(bytes),
                 more: false,
             };
         };
-        let end = end.max(TURN_BYTES).min(bytes.len());
+        let end = end.max(TURN_BYTES).min(bytes);
         Turn {
             prefix: self.beside(|| check.finish(end)).await,
-            more: end < bytes.len(),
+            more: end < bytes,
         }
     }
 
@@ -84,15 +83,13 @@ impl Verifier {
     }
 }
 
-/// Checks that `bytes` are whole frames that may be appended together, and nothing else; a check to go on with if there
+/// Checks that there are whole frames that may be appended together, and nothing else; a check to go on with if there
 /// is a batch frame among them, so that it may take long.
-pub(crate) fn whole_at_once<'b>(
-    bytes: &'b [u8],
-    limits: &FrameLimits,
-) -> Result<Result<FrameBatch<'b>, FrameError>, FrameCheck<'b>> {
-    let mut check = FrameCheck::new(bytes, *limits);
+pub(crate) fn whole_at_once(
+    mut check: FrameCheck<'_>,
+) -> Result<Result<FrameBatch<'_>, FrameError>, FrameCheck<'_>> {
     match check.records() {
-        None => Ok(check.finish(bytes.len()).into_whole()),
+        None => Ok(check.finish(usize::MAX).into_whole()),
         Some(_) => Err(check),
     }
 }
@@ -103,7 +100,7 @@ mod tests {
     use std::time::Duration;
 
     use basalt_proto::batch::{BatchFields, BatchWriter, Compression, RecordToWrite};
-    use basalt_proto::{Frame, FrameStop};
+    use basalt_proto::{Frame, FrameLimits, FrameStop};
 
     use super::*;
 
@@ -132,18 +129,16 @@ mod tests {
     #[tokio::test]
     async fn only_what_may_take_long_is_put_off() {
         let (record, batch) = (record_frame(&[0x02; 100]), batch_frame(b"v"));
-        let limits = FrameLimits::default();
+        let whole_at_once =
+            |bytes| super::whole_at_once(FrameCheck::new(bytes, FrameLimits::default()));
         let records = record.repeat(3);
-        let at_once = whole_at_once(&records, &limits).map(|batch| batch.map(|good| good.bytes()));
+        let at_once = whole_at_once(&records).map(|batch| batch.map(|good| good.bytes()));
         assert!(matches!(at_once, Ok(Ok(bytes)) if bytes == records));
-        let cut = whole_at_once(&records[..records.len() - 1], &limits);
+        let cut = whole_at_once(&records[..records.len() - 1]);
         assert!(matches!(cut, Ok(Err(FrameError::Incomplete { .. }))));
-        assert!(matches!(
-            whole_at_once(&[], &limits),
-            Ok(Err(FrameError::Empty))
-        ));
-        let mixed = [records, batch, record].concat();
-        let check = whole_at_once(&mixed, &limits).unwrap_err();
+        assert!(matches!(whole_at_once(&[]), Ok(Err(FrameError::Empty))));
+        let mixed = [records.clone(), batch, record].concat();
+        let check = whole_at_once(&mixed).unwrap_err();
         let whole = Verifier::new().whole(check).await.unwrap();
         assert_eq!((whole.bytes(), whole.frame_count()), (&mixed[..], 5));
     }
@@ -156,7 +151,8 @@ mod tests {
         let bytes = [batch.repeat(count), record_frame(b"last")].concat();
         let (mut start, mut frames, mut turns) = (0, 0, 0);
         loop {
-            let Turn { prefix, more } = verifier.prefix(&bytes[start..], &limits).await;
+            let check = FrameCheck::new(&bytes[start..], limits);
+            let Turn { prefix, more } = verifier.prefix(check, bytes.len() - start).await;
             let good = prefix.batch.unwrap();
             assert!(!more || good.bytes().len() <= TURN_BYTES);
             start += good.bytes().len();
@@ -182,9 +178,8 @@ mod tests {
         .take(3 * TURN_BYTES)
         .collect();
         let bytes = batch_frame(&noise).repeat(2);
-        let Turn { prefix, more } = Verifier::new()
-            .prefix(&bytes, &FrameLimits::default())
-            .await;
+        let check = FrameCheck::new(&bytes, FrameLimits::default());
+        let Turn { prefix, more } = Verifier::new().prefix(check, bytes.len()).await;
         assert_eq!(prefix.batch.unwrap().bytes().len(), bytes.len() / 2);
         assert!(more);
     }

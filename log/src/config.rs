@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use basalt_proto::FrameLimits;
 
+use crate::cleanup::{CleanupPolicy, Ratio};
 use crate::reserve::MAX_STEP;
+use crate::retention::RetentionPolicy;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -62,6 +64,22 @@ pub struct TopicConfig {
     pub schema: Option<Arc<str>>,
     /// Whether the fields of JSON payloads become columns of cold files.
     pub shred_json: Option<bool>,
+    /// How older records go.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cleanup_policy: CleanupPolicy,
+    /// How long a tombstone stays after what is older than it has gone. Default [`TopicConfig::DELETE_RETENTION`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub delete_retention: Option<Duration>,
+    /// The part of a partition's bytes that is new before it is compacted. Default a half.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_cleanable_dirty_ratio: Option<Ratio>,
+    /// How long a record stays at least, whatever comes after it. Default not at all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_compaction_lag: Option<Duration>,
+}
+
+fn is_default(policy: &CleanupPolicy) -> bool {
+    *policy == CleanupPolicy::default()
 }
 
 /// A topic setting that could not be read.
@@ -69,7 +87,7 @@ pub struct TopicConfig {
 pub enum TopicConfigError {
     /// No setting has this name.
     #[error(
-        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema"
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema, cleanup_policy, delete_retention_ms, min_cleanable_dirty_ratio, min_compaction_lag_ms"
     )]
     UnknownKey {
         /// As given.
@@ -88,6 +106,21 @@ pub enum TopicConfigError {
 }
 
 impl TopicConfig {
+    /// How long tombstones stay unless a topic says otherwise.
+    pub const DELETE_RETENTION: Duration = Duration::from_hours(24);
+
+    /// What retention keeps: everything, where it does not apply.
+    #[must_use]
+    pub fn retention(&self) -> RetentionPolicy {
+        if !self.cleanup_policy.deletes() {
+            return RetentionPolicy::default();
+        }
+        RetentionPolicy {
+            bytes: self.retention_bytes,
+            age: self.retention_age,
+        }
+    }
+
     /// The settings as text, those at their default left out.
     #[must_use]
     pub fn to_pairs(&self) -> Vec<(String, String)> {
@@ -111,6 +144,17 @@ impl TopicConfig {
             ("hot_age_ms", age_ms(self.hot_age)),
             ("schema", self.schema.as_deref().map(str::to_owned)),
             ("shred_json", self.shred_json.map(on_or_off)),
+            (
+                "cleanup_policy",
+                (!is_default(&self.cleanup_policy)).then(|| self.cleanup_policy.to_string()),
+            ),
+            ("delete_retention_ms", age_ms(self.delete_retention)),
+            (
+                "min_cleanable_dirty_ratio",
+                self.min_cleanable_dirty_ratio
+                    .map(|ratio| ratio.to_string()),
+            ),
+            ("min_compaction_lag_ms", age_ms(self.min_compaction_lag)),
         ];
         pairs.extend(
             optional
@@ -169,6 +213,30 @@ impl TopicConfig {
                             ));
                         }
                     }
+                }
+                "cleanup_policy" => {
+                    self.cleanup_policy = match value {
+                        "" => CleanupPolicy::default(),
+                        value => value.parse().map_err(|_| {
+                            bad(key, value, "`delete`, `compact` or `compact,delete`")
+                        })?,
+                    }
+                }
+                "delete_retention_ms" => {
+                    self.delete_retention = number(key, value)?.map(Duration::from_millis)
+                }
+                "min_cleanable_dirty_ratio" => {
+                    self.min_cleanable_dirty_ratio = match value {
+                        "" => None,
+                        value => Some(
+                            value
+                                .parse()
+                                .map_err(|_| bad(key, value, "a number from 0 to 1"))?,
+                        ),
+                    }
+                }
+                "min_compaction_lag_ms" => {
+                    self.min_compaction_lag = number(key, value)?.map(Duration::from_millis)
                 }
                 _ => {
                     return Err(TopicConfigError::UnknownKey {
@@ -287,6 +355,10 @@ mod tests {
             hot_age: Some(Duration::ZERO),
             schema: Some("{\"format\":\"raw\"}".into()),
             shred_json: Some(false),
+            cleanup_policy: CleanupPolicy::CompactDelete,
+            delete_retention: Some(Duration::ZERO),
+            min_cleanable_dirty_ratio: Some(Ratio::HALF),
+            min_compaction_lag: Some(Duration::from_secs(1)),
         };
         assert_eq!(
             TopicConfig::from_pairs(config.to_pairs()),
@@ -301,9 +373,10 @@ mod tests {
     }
 
     #[test]
-    fn topics_without_a_schema_are_written_as_before_there_were_any() {
+    fn topics_with_defaults_are_written_as_before_there_were_any() {
         let text = serde_json::to_string(&TopicConfig::default()).unwrap();
         assert!(!text.contains("schema"), "{text}");
+        assert!(!text.contains("cleanup"), "{text}");
         assert_eq!(
             serde_json::from_str(&text).ok(),
             Some(TopicConfig::default())
@@ -325,6 +398,8 @@ mod tests {
             ("hot_age_ms", "1s"),
             ("durability", "disk"),
             ("shred_json", "yes"),
+            ("cleanup_policy", "compacted"),
+            ("min_cleanable_dirty_ratio", "2"),
         ] {
             let misfit = TopicConfig::from_pairs([(key, value)]);
             assert!(

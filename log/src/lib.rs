@@ -13,6 +13,7 @@
 
 mod block;
 pub mod check;
+mod cleanup;
 mod clock;
 mod config;
 pub mod disk;
@@ -38,6 +39,7 @@ mod wal;
 pub mod tests;
 
 pub use block::{Block, crc32c};
+pub use cleanup::{CleanupPolicy, Ratio};
 pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{
     Durability, LogConfig, MAX_SEGMENT_BYTES, MIN_SEGMENT_BYTES, TopicConfig, TopicConfigError,

@@ -143,9 +143,9 @@ impl QueryError {
             Self::Resources { .. } | Self::Busy { .. } => ErrorKind::Busy,
             Self::Cancelled => ErrorKind::TimedOut,
             Self::Snapshot(error) => match error {
-                SnapshotError::Expired { .. } | SnapshotError::Lost { .. } => {
-                    ErrorKind::OffsetOutOfRange
-                }
+                SnapshotError::Expired { .. }
+                | SnapshotError::Lost { .. }
+                | SnapshotError::Compacted { .. } => ErrorKind::OffsetOutOfRange,
                 SnapshotError::Remade { .. } => ErrorKind::UnknownTopic,
                 SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
                     ErrorKind::InvalidRequest
@@ -173,7 +173,9 @@ impl QueryError {
             Self::Resources { .. } => Code::ResourceExhausted,
             Self::Cancelled => Code::Cancelled,
             Self::Snapshot(error) => match error {
-                SnapshotError::Expired { .. } | SnapshotError::Lost { .. } => Code::OutOfRange,
+                SnapshotError::Expired { .. }
+                | SnapshotError::Lost { .. }
+                | SnapshotError::Compacted { .. } => Code::OutOfRange,
                 SnapshotError::Remade { .. } => Code::NotFound,
                 SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
                     Code::InvalidArgument

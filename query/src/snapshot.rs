@@ -256,6 +256,12 @@ fn cut_to(
     let (start, end) = found.map_or((Offset::ZERO, Offset::ZERO), |found| {
         (found.log_start_offset, found.high_watermark)
     });
+    if found.is_some_and(|found| cut.start < found.compacted_end_offset) {
+        return Err(SnapshotError::Compacted {
+            topic: topic.clone(),
+            partition: cut.partition,
+        });
+    }
     if cut.start < start {
         return Err(SnapshotError::Expired {
             topic: topic.clone(),

@@ -23,6 +23,10 @@ Settings of a topic (an empty value takes the server's default again):
   hot_bytes          bytes of a partition that stay in hot segments
   hot_age_ms         milliseconds that a sealed segment stays hot
   shred_json         on | off: whether fields of JSON payloads become columns of cold files (--shred)
+  cleanup_policy     delete | compact | compact,delete: whether retention applies, and whether of each key
+                     only the latest record is sure to stay
+  delete_retention_ms, min_cleanable_dirty_ratio, min_compaction_lag_ms
+                     of compacted topics: see docs/COMPACTION.md
   schema             what payloads are, and their columns in SQL; --schema FILE sets it from a file";
 
 /// `basalt topic ...`
@@ -50,7 +54,7 @@ pub(crate) enum TopicCommand {
     #[command(after_help = "\
 Without --wait it returns when the segments are sealed and queued. With --wait everything that was
 in the topic at the start is in Parquet when it returns, but for what lies behind the first record
-of a Kafka transaction that is open.")]
+of a Kafka transaction that is open; and a compacted topic is compacted.")]
     Cool(CoolArgs),
 }
 

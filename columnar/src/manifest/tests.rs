@@ -24,6 +24,35 @@ fn manifest(version: u64, writer: &str) -> Manifest {
                 ..file(100, 200, &[(100, 200)])
             }),
         ],
+        compacted_end_offset: Offset::ZERO,
+        cleaned: Vec::new(),
+    }
+}
+
+#[test]
+fn passes_of_compaction_are_kept_and_only_with_them_the_format_is_the_fourth() {
+    let cleaned = |end| Cleaned {
+        end_offset: Offset(end),
+        at_ns: u64::MAX,
+        is_swept: end == 90,
+    };
+    let written = Manifest {
+        compacted_end_offset: Offset(90),
+        cleaned: vec![cleaned(90), cleaned(200)],
+        ..manifest(7, "w")
+    };
+    let bytes = encode(&key(), &written);
+    assert!(String::from_utf8_lossy(&bytes).contains("\"format\":4,"));
+    assert_eq!(decode(&key(), 7, &bytes).unwrap(), written);
+    let plain = encode(&key(), &manifest(7, "w"));
+    assert!(!String::from_utf8_lossy(&plain).contains("clean"));
+    for ends in [[200, 90], [90, 201]] {
+        let bad = Manifest {
+            cleaned: ends.map(cleaned).to_vec(),
+            ..written.clone()
+        };
+        let decoded = decode(&key(), 7, &encode(&key(), &bad));
+        assert!(matches!(decoded, Err(ManifestError::Damaged { .. })));
     }
 }
 

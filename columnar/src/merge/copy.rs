@@ -5,18 +5,17 @@ use std::io::Write;
 use std::sync::Arc;
 
 use arrow::record_batch::RecordBatch;
+use basalt_proto::Offset;
 use crc_fast::{CrcAlgorithm, Digest};
-use object_store::ObjectStore;
 use parquet::arrow::ArrowWriter;
 use parquet::errors::ParquetError;
-use tokio::runtime::Handle;
 
-use super::{StopSign, sample};
+use super::{Source, sample};
+use crate::compact::{RowSet, Survivors};
 use crate::error::CoolError;
 use crate::file::{ColdChunk, ColdFile};
-use crate::hydrate::{ChunkReader, ProjectedColumns, Rebuilt};
+use crate::hydrate::{ChunkReader, ProjectedColumns, Rebuilt, unplayable};
 use crate::manifest::PartitionKey;
-use crate::object_reader::Footers;
 use crate::properties::properties;
 use crate::schema::{cold_schema, column};
 use crate::sink::PartSink;
@@ -28,13 +27,12 @@ use crate::writer::{
 
 /// What is copied, and from where.
 pub(super) struct Inputs {
-    pub(super) object_store: Arc<dyn ObjectStore>,
-    pub(super) handle: Handle,
+    pub(super) source: Source,
     /// Neighbours, in order, whose bytes were compared with their checksums.
     pub(super) files: Vec<Arc<ColdFile>>,
-    pub(super) footers: Footers,
+    /// Rows that are not copied, of the only file.
+    pub(super) gone: Option<Arc<RowSet>>,
     pub(super) has_keys: bool,
-    pub(super) sign: StopSign,
 }
 
 /// What was written.
@@ -86,9 +84,13 @@ pub(super) fn copy(
         rebuilt: Vec::new(),
     };
     for file in &inputs.files {
+        let mut next_row = 0;
         for chunk in &file.chunks {
+            let gone = inputs.gone.as_deref();
+            let survivors = gone.map(|gone| Survivors::new(gone, next_row));
+            next_row += usize::try_from(chunk.rows).unwrap_or(usize::MAX);
             merger
-                .copy_chunk(inputs, file, chunk)
+                .copy_chunk(inputs, file, chunk, survivors)
                 .map_err(|error| match error {
                     CopyError::Parquet(source) => parquet(source),
                     CopyError::Cool(error) => error,
@@ -160,11 +162,14 @@ impl<W: Write + Send> Merger<W> {
         inputs: &Inputs,
         file: &ColdFile,
         chunk: &ColdChunk,
+        mut survivors: Option<Survivors<'_>>,
     ) -> Result<(), CopyError> {
-        inputs.sign.check()?;
-        let (store, handle) = (&inputs.object_store, &inputs.handle);
-        let opened = ChunkReader::open(store, &inputs.footers, file, chunk, ProjectedColumns::All);
+        let source = &inputs.source;
+        source.sign.check()?;
+        let (store, handle) = (&source.object_store, &source.handle);
+        let opened = ChunkReader::open(store, &source.footers, file, chunk, ProjectedColumns::All);
         let mut reader = handle.block_on(opened).map_err(CoolError::Merge)?;
+        let replay = |error| CoolError::Merge(unplayable(file, chunk)(error));
         if self
             .open
             .as_ref()
@@ -173,28 +178,43 @@ impl<W: Write + Send> Merger<W> {
             self.end_row_group()?;
         }
         let row_group = u32::try_from(self.chunks.len()).unwrap_or(u32::MAX);
-        let open = self
-            .open
-            .get_or_insert_with(|| OpenRowGroup::new(row_group, chunk));
-        open.add(chunk, reader.value_bytes());
         // The writer waits for the store, which must not happen while this thread drives the reader.
         while let Some(rows) = handle.block_on(reader.next()).map_err(CoolError::Merge)? {
-            inputs.sign.check()?;
-            open.crc.update(reader.frames());
-            open.rebuilt_bytes += reader.frames().len() as u64;
+            source.sign.check()?;
             // With the payloads that were left out; what is made of them is made anew.
             let arrays = rows.columns().iter().take(column::COUNT).cloned();
-            let rows = RecordBatch::try_new(cold_schema(), arrays.collect())
+            let mut rows = RecordBatch::try_new(cold_schema(), arrays.collect())
                 .map_err(|error| ParquetError::ArrowError(error.to_string()))?;
+            if let Some(survivors) = &mut survivors {
+                rows = survivors.push(&rows).map_err(replay)?;
+            }
+            let frames = match &survivors {
+                Some(survivors) => survivors.frames(),
+                None => reader.frames(),
+            };
+            let open = self
+                .open
+                .get_or_insert_with(|| OpenRowGroup::new(row_group));
+            open.crc.update(frames);
+            open.rebuilt_bytes += frames.len() as u64;
             let writer = &mut self.writer;
             self.columns.extend(rows, |piece| writer.write(piece))?;
         }
+        let value_bytes = reader.value_bytes();
         reader.finish().map_err(CoolError::Merge)?;
+        let copied = match survivors {
+            Some(survivors) => survivors.finish().map_err(replay)?,
+            None => Some((chunk.clone(), chunk.has_batches())),
+        };
+        if let (Some(open), Some((copied, has_batches))) = (&mut self.open, copied) {
+            open.add(&copied, has_batches, value_bytes);
+        }
         Ok(())
     }
 
     fn end_row_group(&mut self) -> Result<(), ParquetError> {
-        if let Some(open) = self.open.take() {
+        // Nothing may have stayed.
+        if let Some(open) = self.open.take().filter(|open| open.chunk.rows > 0) {
             self.writer.flush()?;
             let rebuilt = Rebuilt {
                 frame_bytes: open.rebuilt_bytes,
@@ -211,12 +231,12 @@ impl<W: Write + Send> Merger<W> {
 }
 
 impl OpenRowGroup {
-    fn new(row_group: u32, first: &ColdChunk) -> Self {
+    fn new(row_group: u32) -> Self {
         Self {
             chunk: ColdChunk {
                 row_group,
-                base_offset: first.base_offset,
-                end_offset: first.base_offset,
+                base_offset: Offset::MAX,
+                end_offset: Offset::ZERO,
                 frame_bytes: 0,
                 rows: 0,
                 min_timestamp_ns: u64::MAX,
@@ -236,14 +256,15 @@ impl OpenRowGroup {
                 <= row_group_bytes.saturating_mul(EXPANSION_LIMIT)
     }
 
-    fn add(&mut self, next: &ColdChunk, value_bytes: u64) {
+    fn add(&mut self, next: &ColdChunk, has_batches: bool, value_bytes: u64) {
         let chunk = &mut self.chunk;
+        chunk.base_offset = chunk.base_offset.min(next.base_offset);
         chunk.end_offset = next.end_offset;
         chunk.frame_bytes += next.frame_bytes;
         chunk.rows += next.rows;
         chunk.min_timestamp_ns = chunk.min_timestamp_ns.min(next.min_timestamp_ns);
         chunk.max_timestamp_ns = chunk.max_timestamp_ns.max(next.max_timestamp_ns);
-        self.has_batches |= next.has_batches();
+        self.has_batches |= has_batches;
         self.value_bytes = self.value_bytes.saturating_add(value_bytes);
     }
 }

@@ -14,6 +14,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
+use basalt_log::retention::RetentionPolicy;
+use basalt_proto::Offset;
+
 use crate::file::ColdFile;
 use crate::writer::MAX_ROW_GROUPS;
 
@@ -32,21 +35,26 @@ pub(crate) struct Limits {
     frame_bytes: u64,
     /// Between its first append and its last.
     span_ns: Option<u64>,
+    /// Nothing is merged across it: what is before is clean, what is behind dirty ([`crate::compact`]).
+    clean_end_offset: Offset,
 }
 
 impl Limits {
     pub(crate) fn new(
         merge_bytes: u64,
-        retention_bytes: Option<u64>,
-        retention_age: Option<Duration>,
+        retention: RetentionPolicy,
+        clean_end_offset: Offset,
     ) -> Self {
         let span_ns = |age: Duration| {
             u64::try_from(age.as_nanos() / u128::from(RETENTION_PARTS)).unwrap_or(u64::MAX)
         };
         Self {
             file_bytes: merge_bytes,
-            frame_bytes: retention_bytes.map_or(u64::MAX, |bytes| bytes / RETENTION_PARTS),
-            span_ns: retention_age.map(span_ns),
+            frame_bytes: retention
+                .bytes
+                .map_or(u64::MAX, |bytes| bytes / RETENTION_PARTS),
+            span_ns: retention.age.map(span_ns),
+            clean_end_offset,
         }
     }
 }
@@ -94,6 +102,7 @@ impl Window {
         is_mergeable: impl Fn(&ColdFile) -> bool,
     ) -> Option<Self> {
         // Its records were appended after the last one of the file before it. Where that is not known, neither is their age.
+        let first = files.get(start)?;
         let since_ns = start
             .checked_sub(1)
             .and_then(|before| files.get(before))
@@ -123,7 +132,10 @@ impl Window {
                 window.is_closed = true;
                 break;
             }
-            let fits = next.file_bytes <= limits.file_bytes
+            let crosses = first.base_offset < limits.clean_end_offset
+                && file.base_offset >= limits.clean_end_offset;
+            let fits = !crosses
+                && next.file_bytes <= limits.file_bytes
                 && next.chunks <= MAX_ROW_GROUPS
                 && next.end - start <= MAX_FILES;
             if !fits {

@@ -24,9 +24,10 @@ pub(super) fn sample(inputs: &Inputs) -> Result<Option<Inferred>, CoolError> {
     let sampled = chunks.len().div_ceil(every).max(1);
     let mut inference = Inference::default();
     for (file, chunk) in chunks.iter().step_by(every) {
-        inputs.sign.check()?;
-        let (store, handle) = (&inputs.object_store, &inputs.handle);
-        let opened = ChunkReader::open(store, &inputs.footers, file, chunk, ProjectedColumns::All);
+        let source = &inputs.source;
+        source.sign.check()?;
+        let (store, handle) = (&source.object_store, &source.handle);
+        let opened = ChunkReader::open(store, &source.footers, file, chunk, ProjectedColumns::All);
         let mut reader = handle.block_on(opened).map_err(CoolError::Merge)?;
         let first = handle.block_on(reader.next()).map_err(CoolError::Merge)?;
         let Some(rows) = first else { continue };

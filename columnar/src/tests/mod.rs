@@ -5,6 +5,7 @@ pub(crate) mod json;
 pub(crate) mod support;
 
 mod check;
+mod compaction;
 mod cooling;
 mod crash;
 mod faults;

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `retention.ms`, `retention.bytes` | `retention_age_ms`, `retention_bytes`; -1 is no limit |
 //! | `segment.bytes` | `segment_bytes` |
+//! | `cleanup.policy`, `delete.retention.ms`, `min.cleanable.dirty.ratio`, `min.compaction.lag.ms` | the same with `_` |
 //! | `basalt.` and a name | the topic setting of that name (`durability`, `hot_bytes`, `hot_age_ms`, `shred_json`, `schema`) |
 //! | all others in [`FIXED`] | what is always so: named, so that clients find them, and refused when set to anything else |
 
 use std::collections::BTreeSet;
 
-use basalt_log::TopicConfig;
+use basalt_log::{CleanupPolicy, Ratio, TopicConfig};
 use basalt_proto::TopicName;
 use basalt_proto::session::ConfigPairs;
 use kafka_protocol::messages::describe_configs_response::{
@@ -40,10 +41,15 @@ const FROM_DEFAULT: i8 = 5;
 const STRING: i8 = 2;
 const INT: i8 = 3;
 const LONG: i8 = 5;
+const DOUBLE: i8 = 6;
 const LIST: i8 = 7;
 /// What to do with it.
 const SET: i8 = 0;
 const DELETE: i8 = 1;
+const APPEND: i8 = 2;
+const SUBTRACT: i8 = 3;
+/// The one setting that is a list and can be changed.
+const CLEANUP_POLICY: &str = "cleanup.policy";
 /// What our own settings are called in Kafka.
 const OWN_PREFIX: &str = "basalt.";
 const OWN: [&str; 5] = [
@@ -54,14 +60,21 @@ const OWN: [&str; 5] = [
     "schema",
 ];
 /// Settings that both have: Kafka's name, ours, and the type.
-const SHARED: [(&str, &str, i8); 3] = [
+const SHARED: [(&str, &str, i8); 7] = [
+    (CLEANUP_POLICY, "cleanup_policy", LIST),
+    ("delete.retention.ms", "delete_retention_ms", LONG),
+    (
+        "min.cleanable.dirty.ratio",
+        "min_cleanable_dirty_ratio",
+        DOUBLE,
+    ),
+    ("min.compaction.lag.ms", "min_compaction_lag_ms", LONG),
     ("retention.bytes", "retention_bytes", LONG),
     ("retention.ms", "retention_age_ms", LONG),
     ("segment.bytes", "segment_bytes", INT),
 ];
 /// What is always so.
-const FIXED: [(&str, &str, i8); 4] = [
-    ("cleanup.policy", "delete", LIST),
+const FIXED: [(&str, &str, i8); 3] = [
     ("compression.type", "producer", STRING),
     ("message.timestamp.type", "CreateTime", STRING),
     ("min.insync.replicas", "1", INT),
@@ -85,7 +98,8 @@ pub(super) fn to_own(
 ) -> Result<Option<(String, String)>, Failure> {
     let refused = |why: String| Err(Failure::new(code::INVALID_CONFIG, why));
     if let Some((_, own, _)) = SHARED.iter().find(|(kafka, ..)| *kafka == name) {
-        let value = if value == NO_LIMIT { "" } else { value };
+        let is_no_limit = value == NO_LIMIT && name.starts_with("retention.");
+        let value = if is_no_limit { "" } else { value };
         return Ok(Some(((*own).to_owned(), value.to_owned())));
     }
     if let Some(own) = name
@@ -134,6 +148,10 @@ fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
     let is_own = |own: &str| set(own) != value_of(&server_pairs, own);
     let default = |own: &str| match own {
         "segment_bytes" => shared.log.log().config().segment_bytes.to_string(),
+        "cleanup_policy" => CleanupPolicy::default().to_string(),
+        "delete_retention_ms" => TopicConfig::DELETE_RETENTION.as_millis().to_string(),
+        "min_cleanable_dirty_ratio" => Ratio::HALF.to_string(),
+        "min_compaction_lag_ms" => "0".to_owned(),
         _ => NO_LIMIT.to_owned(),
     };
     let fixed = |name: &str, value: &str, kind| Setting {
@@ -333,8 +351,12 @@ async fn alter_resource(
             return Err(Failure::new(code::INVALID_REQUEST, message));
         }
         let value = match (change.config_operation, &change.value) {
-            (DELETE, _) => "",
-            (SET, Some(value)) => value.as_str(),
+            (DELETE, _) => String::new(),
+            (SET, Some(value)) => value.to_string(),
+            (APPEND | SUBTRACT, Some(value)) if &*change.name == CLEANUP_POLICY => {
+                let adds = change.config_operation == APPEND;
+                changed_list(&config.cleanup_policy.to_string(), value, adds)
+            }
             (operation, _) => {
                 let message = format!(
                     "`{}` cannot be changed by operation {operation} without a list to add to",
@@ -343,7 +365,7 @@ async fn alter_resource(
                 return Err(Failure::new(code::INVALID_CONFIG, message));
             }
         };
-        let own = to_own(shared, &change.name, value)?;
+        let own = to_own(shared, &change.name, &value)?;
         pairs.extend(own.map(|(own, value)| match change.config_operation {
             // Back to what a topic has that is made now.
             DELETE => (own.clone(), value_of(&defaults, &own).unwrap_or_default()),
@@ -356,6 +378,23 @@ async fn alter_resource(
     }
     let name = TopicName::new(&resource.resource_name).map_err(Refusal::from)?;
     Ok(shared.topics.alter(name, pairs).await?)
+}
+
+/// A list with some items more, or less; what is nothing then is refused as such.
+fn changed_list(list: &str, items: &str, adds: bool) -> String {
+    if adds {
+        return format!("{list},{items}");
+    }
+    let taken: Vec<_> = items.split(',').map(str::trim).collect();
+    let left: Vec<_> = list
+        .split(',')
+        .filter(|item| !taken.contains(item))
+        .collect();
+    match left.is_empty() {
+        // The empty text would stand for the default.
+        true => ",".to_owned(),
+        false => left.join(","),
+    }
 }
 
 /// Whether the settings could be made, but for those whose text only others understand.

@@ -186,16 +186,15 @@ async fn append(
     };
     let verifier = &shared.verifier;
     let mut frames = frames(records, limits, version).inspect_err(log)?;
-    let check = FrameCheck::new(&frames, *limits).with_transactions();
-    let mut checked = verifier.whole(check).await;
+    let needs_keys = partition.hot().config().cleanup_policy.compacts();
+    let mut checked = verifier.whole(check(&frames, limits, needs_keys)).await;
     if let Err(FrameError::Batch {
         source: BatchError::MaxTimestamp { .. },
     }) = checked
     {
         let late = || restamped(records, limits, version);
         frames = verifier.beside(late).await.inspect_err(log)?;
-        let check = FrameCheck::new(&frames, *limits).with_transactions();
-        checked = verifier.whole(check).await;
+        checked = verifier.whole(check(&frames, limits, needs_keys)).await;
     }
     let batch = checked.map_err(|error| {
         shared.counters.refuse(error.kind(), 1);
@@ -254,6 +253,12 @@ async fn append(
         partition,
         wait,
     })
+}
+
+fn check<'a>(frames: &'a [u8], limits: &FrameLimits, needs_keys: bool) -> FrameCheck<'a> {
+    FrameCheck::new(frames, *limits)
+        .with_transactions()
+        .with_keys(needs_keys)
 }
 
 /// As [`frames`], with the latest stamp of each batch's records in its header. Reads them all.

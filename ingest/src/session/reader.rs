@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
+use basalt_proto::FrameCheck;
 use basalt_proto::session::{
     AckLevel, EmptyResponse, NO_MAX_QUEUE_WAIT, ProduceRequest, REQUEST_HEADER_BYTES, Request,
     SessionError, encode_response,
@@ -172,7 +173,12 @@ impl<'a> Reader<'a> {
     /// answering half (ING-1).
     async fn produce(&mut self, id: u32, request: ProduceRequest<'_>) -> Option<()> {
         let shared = self.connection.shared;
-        let batch = match whole_at_once(request.frames, &shared.config.limits) {
+        // A topic that is not there yet has the defaults.
+        let topic = shared.log.log().topic(&request.topic);
+        let config = topic.map(|topic| topic.config());
+        let needs_keys = config.is_some_and(|config| config.cleanup_policy.compacts());
+        let check = FrameCheck::new(request.frames, shared.config.limits).with_keys(needs_keys);
+        let batch = match whole_at_once(check) {
             Ok(checked) => checked,
             Err(check) => {
                 self.flush().await?;

@@ -168,7 +168,7 @@ impl RecordBatch {
     /// # Errors
     /// Those of [`RecordBatch::header`], and whatever is wrong with the first bad record.
     pub fn verify_records(batch: &[u8], max_decompressed_bytes: u64) -> Result<(), BatchError> {
-        BatchReader::open(batch, max_decompressed_bytes)?.verify()
+        BatchReader::open(batch, max_decompressed_bytes)?.verify(false)
     }
 }
 

@@ -188,6 +188,12 @@ pub enum BatchError {
         /// Its own message.
         source: CodecError,
     },
+    /// A record without a key, where each has to have one.
+    #[error("record {index} has no key, which a compacted topic needs")]
+    NoKey {
+        /// Which record, from 0.
+        index: u32,
+    },
     /// A batch without records cannot be written.
     #[error("the batch has no record")]
     Empty,

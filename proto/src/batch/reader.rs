@@ -70,8 +70,8 @@ impl<'a> BatchReader<'a> {
         RecordWalk::new(&self.header, &self.records)
     }
 
-    /// Reads every record, and checks its stamp against the header's latest.
-    pub(super) fn verify(&self) -> Result<(), BatchError> {
+    /// Reads every record, and checks its stamp against the header's latest; and that it has a key, if each needs one.
+    pub(crate) fn verify(&self, needs_keys: bool) -> Result<(), BatchError> {
         let mut walk = self.walk();
         let mut headers = Vec::new();
         while let Some(record) = walk.next(&mut headers)? {
@@ -80,6 +80,11 @@ impl<'a> BatchReader<'a> {
                     index: record.index,
                     found_ms: record.timestamp_ms,
                     max_ms: self.header.max_timestamp_ms,
+                });
+            }
+            if needs_keys && record.key.is_none() {
+                return Err(BatchError::NoKey {
+                    index: record.index,
                 });
             }
         }

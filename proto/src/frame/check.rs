@@ -2,7 +2,7 @@
 
 use super::append::{FrameBatch, FramePrefix, FrameStop};
 use super::{FRAME_HEADER_BYTES, Frame, FrameError, FrameHeader, FrameKind, FrameLimits};
-use crate::batch::{BatchError, MAX_DECOMPRESSED_BYTES, RecordBatch};
+use crate::batch::{BatchError, BatchReader, MAX_DECOMPRESSED_BYTES, RecordBatch};
 
 /// Below it no offset and record count together can pass the last offset: what producers send, which is 0, always is.
 const LOW_OFFSET_BYTE: u8 = 0x40;
@@ -16,6 +16,8 @@ pub struct FrameCheck<'a> {
     bytes: &'a [u8],
     limits: FrameLimits,
     takes_transactions: bool,
+    /// 1 where each record has to have a key.
+    min_key_bytes: u32,
     position: usize,
     frame_count: usize,
     record_count: u64,
@@ -30,6 +32,7 @@ impl<'a> FrameCheck<'a> {
             bytes,
             limits,
             takes_transactions: false,
+            min_key_bytes: 0,
             position: 0,
             frame_count: 0,
             record_count: 0,
@@ -41,6 +44,13 @@ impl<'a> FrameCheck<'a> {
     #[must_use]
     pub const fn with_transactions(mut self) -> Self {
         self.takes_transactions = true;
+        self
+    }
+
+    /// The same, where `needs_keys` says whether each record has to have a key, as those of compacted topics have to.
+    #[must_use]
+    pub const fn with_keys(mut self, needs_keys: bool) -> Self {
+        self.min_key_bytes = needs_keys as u32;
         self
     }
 
@@ -81,7 +91,7 @@ impl<'a> FrameCheck<'a> {
     /// Goes on behind all whole record frames that are plainly good. Whatever else stands there is [`Self::pass_one`]'s.
     #[inline]
     fn pass_records(&mut self) {
-        let (bytes, limits) = (self.bytes, self.limits);
+        let (bytes, limits, min_key_bytes) = (self.bytes, self.limits, self.min_key_bytes);
         let (mut position, mut frame_count, mut record_count) = (self.position, 0, 0);
         while let Some(head) = bytes[position..].first_chunk::<FRAME_HEADER_BYTES>() {
             let header = head.as_slice();
@@ -89,7 +99,7 @@ impl<'a> FrameCheck<'a> {
             let payload_bytes = word(head, 21);
             let good = header[0] == FrameKind::Record as u8
                 && header[9] < LOW_OFFSET_BYTE
-                && key_bytes <= limits.max_key_bytes
+                && (min_key_bytes..=limits.max_key_bytes).contains(&key_bytes)
                 && payload_bytes <= limits.max_payload_bytes;
             let frame_bytes =
                 FRAME_HEADER_BYTES as u64 + u64::from(key_bytes) + u64::from(payload_bytes);
@@ -144,7 +154,7 @@ impl<'a> FrameCheck<'a> {
             key,
             payload,
         };
-        if let Err(error) = admit(&frame, &self.limits, self.takes_transactions) {
+        if let Err(error) = self.admit(&frame) {
             return refused(error, Some(frame_bytes));
         }
         self.position += frame_bytes;
@@ -153,41 +163,41 @@ impl<'a> FrameCheck<'a> {
         self.has_batches |= header.kind == FrameKind::Batch;
         None
     }
+
+    /// Whether a whole frame within the limits may be appended: a record frame if it has a key or needs none, a batch frame if its
+    /// batch is sound.
+    ///
+    /// The records are read once, decompressed if need be, since a batch that cannot be read would be found out only when it
+    /// is cooled or queried. Decompressed they may be as large as an uncompressed batch's could be, so that compression does
+    /// not get around the limit.
+    fn admit(&self, frame: &Frame<'_>) -> Result<(), FrameError> {
+        if frame.header.kind == FrameKind::Record {
+            return match frame.header.key_bytes < self.min_key_bytes {
+                true => Err(FrameError::NoKey),
+                false => Ok(()),
+            };
+        }
+        let batch = RecordBatch::validate(frame.payload)?;
+        if batch.is_control() {
+            return Err(BatchError::Control.into());
+        }
+        if batch.is_transactional() && !self.takes_transactions {
+            return Err(BatchError::Transactional.into());
+        }
+        if frame.header.record_count != batch.record_count {
+            return Err(FrameError::BatchCount {
+                found: frame.header.record_count,
+                expected: batch.record_count,
+            });
+        }
+        let limit = u64::from(self.limits.max_payload_bytes).min(MAX_DECOMPRESSED_BYTES);
+        BatchReader::open(frame.payload, limit)?.verify(self.min_key_bytes > 0)?;
+        Ok(())
+    }
 }
 
 /// The big-endian u32 at `at`, which is within the header.
 #[inline]
 fn word(head: &[u8; FRAME_HEADER_BYTES], at: usize) -> u32 {
     u32::from_be_bytes(super::field(head, at))
-}
-
-/// Whether a whole frame within the limits may be appended: a record frame always, a batch frame if its batch is sound.
-///
-/// The records are read once, decompressed if need be, since a batch that cannot be read would be found out only when it
-/// is cooled or queried. Decompressed they may be as large as an uncompressed batch's could be, so that compression does
-/// not get around the limit.
-fn admit(
-    frame: &Frame<'_>,
-    limits: &FrameLimits,
-    takes_transactions: bool,
-) -> Result<(), FrameError> {
-    if frame.header.kind == FrameKind::Record {
-        return Ok(());
-    }
-    let batch = RecordBatch::validate(frame.payload)?;
-    if batch.is_control() {
-        return Err(BatchError::Control.into());
-    }
-    if batch.is_transactional() && !takes_transactions {
-        return Err(BatchError::Transactional.into());
-    }
-    if frame.header.record_count != batch.record_count {
-        return Err(FrameError::BatchCount {
-            found: frame.header.record_count,
-            expected: batch.record_count,
-        });
-    }
-    let limit = u64::from(limits.max_payload_bytes).min(MAX_DECOMPRESSED_BYTES);
-    RecordBatch::verify_records(frame.payload, limit)?;
-    Ok(())
 }

@@ -141,6 +141,9 @@ pub enum FrameError {
     /// No frame at all.
     #[error("there is no frame")]
     Empty,
+    /// A record frame without a key, where each has to have one.
+    #[error("the frame has no key, which a compacted topic needs")]
+    NoKey,
     /// A batch frame whose count is not its batch's.
     #[error("the batch frame counts {found} records, its batch {expected}")]
     BatchCount {
@@ -170,6 +173,7 @@ impl FrameError {
             | Self::OffsetOverflow { .. }
             | Self::Incomplete { .. }
             | Self::Empty
+            | Self::NoKey
             | Self::BatchCount { .. } => ErrorKind::InvalidFrame,
         }
     }

@@ -104,6 +104,45 @@ fn batches_of_transactions_are_for_one_who_knows_which_there_are() {
 }
 
 #[test]
+fn where_each_record_needs_a_key_one_without_is_refused() {
+    let with_keys = |bytes: &[u8]| {
+        let check = FrameCheck::new(bytes, FrameLimits::default()).with_keys(true);
+        let checked = check.finish(bytes.len()).into_whole();
+        checked.map(|batch| batch.frame_count())
+    };
+    let keyed = Frame::record(0, b"k", b"x");
+    let keyless = Frame::record(0, b"", b"x");
+    assert_eq!(with_keys(&encoded(&[keyed, keyed])), Ok(2));
+    assert_eq!(
+        with_keys(&encoded(&[keyed, keyless])),
+        Err(FrameError::NoKey)
+    );
+    assert!(parse(&encoded(&[keyed, keyless])).is_ok());
+    let of_batch = |keys: &[Option<&[u8]>]| {
+        let mut writer = BatchWriter::new(BatchFields::default()).unwrap();
+        for key in keys {
+            let record = RecordToWrite {
+                timestamp_ms: 1,
+                key: *key,
+                value: None,
+                headers: &[],
+            };
+            writer.push(&record).unwrap();
+        }
+        let (count, mut batch) = (writer.record_count(), Vec::new());
+        writer.finish(&mut batch).unwrap();
+        with_keys(&encoded(&[Frame::batch(0, &batch, count)]))
+    };
+    // An empty key is one.
+    assert_eq!(of_batch(&[Some(b""), Some(b"k")]), Ok(1));
+    let source = BatchError::NoKey { index: 1 };
+    assert_eq!(
+        of_batch(&[Some(b""), None]),
+        Err(FrameError::Batch { source })
+    );
+}
+
+#[test]
 fn markers_come_back_and_nothing_else_is_one() {
     use crate::batch::Marker;
     for marker in [Marker::Abort, Marker::Commit] {

@@ -27,6 +27,17 @@ pub enum SnapshotError {
         /// The offsets that the snapshot has and the topic has no more.
         gone: Range<Offset>,
     },
+    /// The topic is compacted: records of the snapshot may have gone. Take a new one.
+    #[error(
+        "partition {partition} of topic {topic} is compacted, so that records that the snapshot has may be gone: such a topic can only be \
+         read as it is now"
+    )]
+    Compacted {
+        /// The topic.
+        topic: TopicName,
+        /// Its partition.
+        partition: PartitionId,
+    },
     /// Records of the snapshot were lost with a crash.
     #[error(
         "offsets {} to {} of partition {partition} of topic {topic} were lost, which the snapshot has: take a new one",

@@ -150,7 +150,7 @@ impl SysTableKind {
 }
 
 /// The topic settings shown, by the names they are set with; NULL where the server's default holds.
-const SETTINGS: [&str; 7] = [
+const SETTINGS: [&str; 11] = [
     "durability",
     "segment_bytes",
     "retention_bytes",
@@ -158,6 +158,10 @@ const SETTINGS: [&str; 7] = [
     "hot_bytes",
     "hot_age_ms",
     "shred_json",
+    "cleanup_policy",
+    "delete_retention_ms",
+    "min_cleanable_dirty_ratio",
+    "min_compaction_lag_ms",
 ];
 
 /// What the tables show that the log does not know.

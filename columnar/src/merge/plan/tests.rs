@@ -1,3 +1,5 @@
+use basalt_proto::Offset;
+
 use super::*;
 use crate::file::tests::file;
 use crate::tests::support::{Random, seeds};
@@ -16,7 +18,7 @@ const FOOTER_BYTES: u64 = 4 << 10;
 const TARGET: u64 = 16 << 20;
 
 fn limits(target: u64) -> Limits {
-    Limits::new(target, None, None)
+    Limits::new(target, RetentionPolicy::default(), Offset::ZERO)
 }
 
 /// What merging would make of a window.
@@ -136,7 +138,7 @@ fn a_window_closes_before_a_large_file_and_an_unmergeable_one() {
     let mut files = files;
     files.push(sized(5, 100, 0));
     assert_eq!(due(&files[3..], &limits, apart(5)), Some(0..2));
-    assert_eq!(due(&files, &Limits::new(0, None, None), |_| false), None);
+    assert_eq!(due(&files, &self::limits(0), |_| false), None);
 }
 
 #[test]
@@ -160,7 +162,11 @@ fn col_23_a_merged_file_is_a_sixteenth_of_what_retention_keeps() {
         (None, Some(age)),
         (Some(bytes), Some(age)),
     ] {
-        let limits = Limits::new(TARGET, retention_bytes, retention_age);
+        let retention = RetentionPolicy {
+            bytes: retention_bytes,
+            age: retention_age,
+        };
+        let limits = Limits::new(TARGET, retention, Offset::ZERO);
         let mut simulation = Simulation::new(limits);
         // When the first and the last record of each file were appended.
         let mut appended = vec![];

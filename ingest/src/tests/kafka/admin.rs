@@ -20,14 +20,14 @@ fn text(text: &str) -> StrBytes {
     StrBytes::from_string(text.to_owned())
 }
 
-fn topic(topic: &str) -> CreatableTopic {
+pub(super) fn topic(topic: &str) -> CreatableTopic {
     CreatableTopic::default()
         .with_name(name(topic))
         .with_num_partitions(3)
         .with_replication_factor(1)
 }
 
-fn setting(name: &str, value: &str) -> CreatableTopicConfig {
+pub(super) fn setting(name: &str, value: &str) -> CreatableTopicConfig {
     CreatableTopicConfig::default()
         .with_name(text(name))
         .with_value(Some(text(value)))
@@ -41,7 +41,11 @@ impl Client {
     }
 
     /// The settings of a topic with where they come from.
-    async fn settings(&mut self, version: i16, topic: &str) -> BTreeMap<String, (String, i8)> {
+    pub(super) async fn settings(
+        &mut self,
+        version: i16,
+        topic: &str,
+    ) -> BTreeMap<String, (String, i8)> {
         let resource = DescribeConfigsResource::default()
             .with_resource_type(2)
             .with_resource_name(text(topic))
@@ -59,10 +63,29 @@ impl Client {
         described.collect()
     }
 
-    async fn alter(&mut self, version: i16, topic: &str, name: &str, value: Option<&str>) -> i16 {
+    /// Sets a setting, or takes it back.
+    pub(super) async fn alter(
+        &mut self,
+        version: i16,
+        topic: &str,
+        name: &str,
+        value: Option<&str>,
+    ) -> i16 {
+        let operation = i8::from(value.is_none());
+        self.alter_by(version, topic, name, operation, value).await
+    }
+
+    pub(super) async fn alter_by(
+        &mut self,
+        version: i16,
+        topic: &str,
+        name: &str,
+        operation: i8,
+        value: Option<&str>,
+    ) -> i16 {
         let config = AlterableConfig::default()
             .with_name(text(name))
-            .with_config_operation(i8::from(value.is_none()))
+            .with_config_operation(operation)
             .with_value(value.map(text));
         let resource = AlterConfigsResource::default()
             .with_resource_type(2)
@@ -138,7 +161,7 @@ async fn topics_that_cannot_be_are_refused_by_their_own_code() {
         (37, topic("a").with_num_partitions(i32::MAX)),
         (38, topic("a").with_replication_factor(3)),
         (39, assigned(vec![here(0), here(2)])),
-        (40, with("cleanup.policy", "compact")),
+        (40, with("cleanup.policy", "compacted")),
         (40, with("retention.ms", "soon")),
         (40, with("no.such.setting", "1")),
     ] {
@@ -210,7 +233,7 @@ async fn settings_come_back_as_they_were_given() {
     };
     assert_eq!(alter(&mut client, "t", "retention.ms", "-1").await, 0);
     assert_eq!(
-        alter(&mut client, "t", "cleanup.policy", "compact").await,
+        alter(&mut client, "t", "cleanup.policy", "compacted").await,
         40
     );
     assert_eq!(alter(&mut client, "t", "segment.bytes", "1").await, 40);

@@ -2,6 +2,7 @@
 //! batches, which are this project's own or bytes that other implementations wrote.
 
 mod admin;
+mod compacted;
 mod fetch;
 mod groups;
 mod hostile;
