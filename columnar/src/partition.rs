@@ -71,6 +71,8 @@ pub struct TierBounds {
     pub log_start_offset: Offset,
     /// Records below are in cold files, those from here on in hot segments.
     pub cold_end_offset: Offset,
+    /// The first offset of which it is not known yet whether it is committed, or that is not readable yet.
+    pub stable_offset: Offset,
     /// The first offset that is not readable yet.
     pub high_watermark: Offset,
     /// The next offset to be written.
@@ -184,6 +186,7 @@ impl TieredPartition {
         TierBounds {
             log_start_offset,
             cold_end_offset: state.manifest.cold_end_offset.max(log_start_offset),
+            stable_offset: hot.stable_offset.max(log_start_offset),
             high_watermark: hot.high_watermark,
             log_end_offset: hot.log_end_offset,
             hot_bytes: self.hot.hot_bytes(),

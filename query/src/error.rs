@@ -147,9 +147,9 @@ impl QueryError {
                 | SnapshotError::Lost { .. }
                 | SnapshotError::Compacted { .. } => ErrorKind::OffsetOutOfRange,
                 SnapshotError::Remade { .. } => ErrorKind::UnknownTopic,
-                SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
-                    ErrorKind::InvalidRequest
-                }
+                SnapshotError::Token { .. }
+                | SnapshotError::NotIncluded { .. }
+                | SnapshotError::Uncommitted => ErrorKind::InvalidRequest,
             },
             Self::Deadline { .. } => ErrorKind::TimedOut,
             Self::Storage { .. } => ErrorKind::StorageFailed,
@@ -177,9 +177,9 @@ impl QueryError {
                 | SnapshotError::Lost { .. }
                 | SnapshotError::Compacted { .. } => Code::OutOfRange,
                 SnapshotError::Remade { .. } => Code::NotFound,
-                SnapshotError::Token { .. } | SnapshotError::NotIncluded { .. } => {
-                    Code::InvalidArgument
-                }
+                SnapshotError::Token { .. }
+                | SnapshotError::NotIncluded { .. }
+                | SnapshotError::Uncommitted => Code::InvalidArgument,
             },
             Self::Deadline { .. } => Code::DeadlineExceeded,
             Self::Storage { .. }

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use basalt_columnar::TieredLog;
+use basalt_log::Isolation;
 use datafusion::common::ParamValues;
 use datafusion::error::DataFusionError;
 use datafusion::execution::context::SQLOptions;
@@ -15,7 +16,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use parking_lot::RwLock;
 
 use crate::arithmetic::CheckedOperators;
-use crate::as_of::Token;
+use crate::as_of::{SnapshotError, Token};
 use crate::catalog::QueryCatalog;
 use crate::comparison::ComparisonRewrite;
 use crate::control::{Admission, Lane, QueryPool, Registry, cancel_function};
@@ -139,7 +140,13 @@ impl Planner {
                 found,
             });
         }
-        let (state, snapshots) = self.state(&parsed)?;
+        let isolation = match query.sees_uncommitted {
+            // A cut is read again as it was, and what is void goes.
+            true if parsed.as_of.is_some() => return Err(SnapshotError::Uncommitted.into()),
+            true => Isolation::Uncommitted,
+            false => Isolation::Committed,
+        };
+        let (state, snapshots) = self.state(&parsed, isolation)?;
         let Some(bindings) = bound else {
             let plan = state.statement_to_plan(parsed.statement).await?;
             check(&plan, 0)?;
@@ -185,7 +192,7 @@ impl Planner {
                 parameters: Arc::new(Schema::empty()),
             });
         }
-        let (state, _) = self.state(&parsed)?;
+        let (state, _) = self.state(&parsed, Isolation::Committed)?;
         let untyped = state.statement_to_plan(parsed.statement.clone()).await;
         let types = inferred(untyped.as_ref().ok(), count)?;
         let typed = typed_plan(state.clone(), parsed.statement, &types).await;
@@ -206,13 +213,18 @@ impl Planner {
     }
 
     /// The state of one query, with its own snapshots, or those that a token names.
-    fn state(&self, parsed: &Parsed) -> Result<(SessionState, Arc<QuerySnapshots>), QueryError> {
+    fn state(
+        &self,
+        parsed: &Parsed,
+        isolation: Isolation,
+    ) -> Result<(SessionState, Arc<QuerySnapshots>), QueryError> {
         let token = parsed.as_of.as_deref().map(Token::from_text).transpose()?;
         let mut state = self.template.clone();
         if let Some(token) = &token {
             repeatable(&mut state, token);
         }
-        let snapshots = Arc::new(QuerySnapshots::new(Arc::clone(&self.log), token));
+        let snapshots = QuerySnapshots::new(Arc::clone(&self.log), token, isolation);
+        let snapshots = Arc::new(snapshots);
         let sources = SysSources {
             settings: Arc::clone(&self.settings.read()),
             registry: Arc::clone(&self.registry),

@@ -50,6 +50,7 @@ pub(crate) struct QuerySnapshots {
     columns: Mutex<BTreeMap<TopicName, TopicColumns>>,
     /// What is to be read again.
     as_of: Option<Token>,
+    isolation: Isolation,
     rows_to_scan: AtomicU64,
     /// Some scan may end before its last row.
     limited: AtomicBool,
@@ -65,12 +66,13 @@ struct Taken {
 }
 
 impl QuerySnapshots {
-    pub(crate) fn new(log: Arc<TieredLog>, as_of: Option<Token>) -> Self {
+    pub(crate) fn new(log: Arc<TieredLog>, as_of: Option<Token>, isolation: Isolation) -> Self {
         Self {
             log,
             taken: Mutex::default(),
             columns: Mutex::default(),
             as_of,
+            isolation,
             rows_to_scan: AtomicU64::new(0),
             limited: AtomicBool::new(false),
         }
@@ -100,9 +102,11 @@ impl QuerySnapshots {
             let mut partitions = topics
                 .iter()
                 .flat_map(|(topic, partitions)| topic.partitions.iter().zip(partitions));
-            if partitions.all(|(snapshot, partition)| {
-                partition.offsets().stable_offset == snapshot.high_watermark
-            }) {
+            let end = |partition: &TieredPartition| match self.isolation {
+                Isolation::Uncommitted => partition.offsets().high_watermark,
+                Isolation::Committed => partition.offsets().stable_offset,
+            };
+            if partitions.all(|(snapshot, partition)| end(partition) == snapshot.high_watermark) {
                 break;
             }
         }
@@ -115,13 +119,10 @@ impl QuerySnapshots {
 
     /// The topic's partitions now, by their number.
     fn look(&self, name: &TopicName) -> (Taken, Vec<Arc<TieredPartition>>) {
-        let id = self.log.log().topic(name).map(|topic| topic.id());
-        let mut partitions = self.log.topic_partitions(name);
-        partitions.retain(|partition| Some(partition.topic_id()) == id);
-        partitions.sort_by_key(|partition| partition.id());
+        let (id, partitions) = self.partitions(name);
         let snapshots = partitions
             .iter()
-            .map(|partition| partition.snapshot_of(Isolation::Committed));
+            .map(|partition| partition.snapshot_of(self.isolation));
         let taken = Taken {
             id,
             partitions: snapshots.collect(),
@@ -130,9 +131,26 @@ impl QuerySnapshots {
         (taken, partitions)
     }
 
+    fn partitions(&self, name: &TopicName) -> (Option<TopicId>, Vec<Arc<TieredPartition>>) {
+        let id = self.log.log().topic(name).map(|topic| topic.id());
+        let mut partitions = self.log.topic_partitions(name);
+        partitions.retain(|partition| Some(partition.topic_id()) == id);
+        partitions.sort_by_key(|partition| partition.id());
+        (id, partitions)
+    }
+
     /// The topic's partitions as they are, once for the query; empty if the topic is gone.
     pub(crate) fn topic(&self, name: &TopicName) -> Arc<[PartitionSnapshot]> {
         self.taken(name).partitions
+    }
+
+    /// The topic's partitions now, with what is not decided yet. A look, which settles nothing for the query.
+    pub(crate) fn whole(&self, name: &TopicName) -> Vec<PartitionSnapshot> {
+        let (_, partitions) = self.partitions(name);
+        partitions
+            .iter()
+            .map(|partition| partition.snapshot())
+            .collect()
     }
 
     /// The cold files that the topic has now. A look, which settles nothing for the query.
@@ -202,8 +220,11 @@ impl QuerySnapshots {
     }
 
     /// What this query reads, as a token: the one it was given, or one of the snapshots that it took. None where it reads no
-    /// topic, or far too many partitions.
+    /// topic, or far too many partitions, or what may be void.
     pub(crate) fn token(&self, batch_rows: usize) -> Option<String> {
+        if self.isolation == Isolation::Uncommitted {
+            return None;
+        }
         if let Some(token) = &self.as_of {
             return token.to_text();
         }

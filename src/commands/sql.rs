@@ -9,7 +9,7 @@ use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::client::FlightSqlServiceClient;
 use arrow_flight::{FlightData, FlightInfo};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _};
 use rustyline::error::ReadlineError;
 use tonic::transport::{Channel, Endpoint};
@@ -47,12 +47,29 @@ pub(crate) struct SqlArgs {
     /// Print to stderr what was read, for `FROM topic AS OF '...'` to read again.
     #[arg(long)]
     snapshot: bool,
+    /// What is seen of transactions: committed records, or all that are in the log (void ones are gone once they are cold).
+    #[arg(long, value_enum, default_value_t)]
+    isolation: SqlIsolation,
     #[command(flatten)]
     server: ServerArg,
 }
 
+/// What a statement sees of transactions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
+enum SqlIsolation {
+    #[default]
+    ReadCommitted,
+    ReadUncommitted,
+}
+
 pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
     let mut session = SqlClient::connect(&args.server).await?;
+    if args.isolation == SqlIsolation::ReadUncommitted {
+        session
+            .client
+            .set_header("basalt-isolation", "read_uncommitted");
+    }
     session.say_snapshot = args.snapshot;
     let query = match args.query {
         Some(query) => query,

@@ -307,7 +307,7 @@ fn tier(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(), fmt::
 
 /// One row a partition. A topic is a label value as it is: `a.b` and `a_b` stay two.
 fn partitions(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(), fmt::Error> {
-    let mut rows: [Vec<_>; 8] = Default::default();
+    let mut rows: [Vec<_>; 9] = Default::default();
     let topics = tiered.log().topics();
     for topic in &topics {
         for partition in tiered.topic_partitions(topic.name()) {
@@ -320,6 +320,7 @@ fn partitions(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(),
             let values = [
                 bounds.log_start_offset.0,
                 bounds.cold_end_offset.0,
+                bounds.stable_offset.0,
                 bounds.high_watermark.0,
                 bounds.log_end_offset.0,
                 bounds.hot_bytes,
@@ -338,6 +339,10 @@ fn partitions(encoder: &mut DescriptorEncoder, tiered: &TieredLog) -> Result<(),
         (
             "basalt_cold_end_offset",
             "Offsets below it are in Parquet, the others in segments",
+        ),
+        (
+            "basalt_stable_offset",
+            "Below it the outcome of every transaction is known",
         ),
         ("basalt_high_watermark", "Offsets below it may be read"),
         ("basalt_log_end_offset", "The next offset to be written"),

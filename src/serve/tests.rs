@@ -108,6 +108,7 @@ async fn system_tables_and_metrics_show_the_same_numbers() {
     let tables = [
         ("partitions", "log_start_offset", "log_start_offset"),
         ("partitions", "cold_end_offset", "cold_end_offset"),
+        ("partitions", "stable_offset", "stable_offset"),
         ("partitions", "high_watermark", "high_watermark"),
         ("partitions", "log_end_offset", "log_end_offset"),
         ("partitions", "hot_bytes", "hot_bytes"),

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
 use basalt_log::{Aborted, AbortedTransactions, FrameSlice, Isolation};
-use basalt_proto::batch::hole;
+use basalt_proto::batch::gap_end;
 use basalt_proto::{Offset, PartitionId, TopicName};
 use futures::stream::{FuturesUnordered, StreamExt};
 use kafka_protocol::messages::FetchRequest;
@@ -306,8 +306,8 @@ impl Fetching<'_> {
         for at in 0..count {
             let at = (self.first + at) % count;
             let part = &mut self.parts[at];
-            if let (Some(end), Ok(from)) = (part.hole_end, u64::try_from(part.fetch_offset)) {
-                part.pieces = vec![Piece::Bytes(hole(Offset(from), end))];
+            if let Some(end) = part.hole_end.and_then(|end| gap_end(end).ok()) {
+                part.pieces = vec![Piece::Bytes(end)];
             }
             let (Some(slice), Some(bounds), Ok(partition)) =
                 (part.slice.take(), part.bounds, &part.found)

@@ -161,11 +161,15 @@ impl Partition {
     #[must_use]
     pub fn snapshot(&self, isolation: Isolation) -> HotSnapshot {
         let state = self.state.lock();
-        let mut high_watermark = *self.high_watermark.borrow();
-        if isolation == Isolation::Committed {
-            high_watermark = state.stable_offset(high_watermark);
-        }
-        let aborted = Arc::clone(state.producers.transactions.aborted());
+        let readable = *self.high_watermark.borrow();
+        let (high_watermark, aborted) = match isolation {
+            // Nothing is void to one who sees everything.
+            Isolation::Uncommitted => (readable, Arc::default()),
+            Isolation::Committed => (
+                state.stable_offset(readable),
+                Arc::clone(state.producers.transactions.aborted()),
+            ),
+        };
         let mut segments: Vec<Arc<SegmentView>> = state
             .sealed
             .iter()

@@ -7,12 +7,13 @@ use super::{
     BatchError, BatchFields, BatchReader, BatchWriter, MAX_DECOMPRESSED_BYTES, RecordBatch,
     RecordToWrite,
 };
-use crate::{Frame, FrameError};
+use crate::{Frame, FrameError, Offset};
 
 const ATTRIBUTES: i16 = (1 << 4) | (1 << 5);
 const ABORT: i16 = 0;
 const COMMIT: i16 = 1;
 const NS_PER_MS: u64 = 1_000_000;
+const NO_TIMESTAMP_MS: i64 = -1;
 
 /// How a transaction ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -51,29 +52,12 @@ impl Marker {
         producer_epoch: i16,
         timestamp_ms: i64,
     ) -> Result<Vec<u8>, FrameError> {
-        let [high, low] = match self {
-            Self::Abort => ABORT,
-            Self::Commit => COMMIT,
-        }
-        .to_be_bytes();
-        let batch = || -> Result<Vec<u8>, BatchError> {
-            let mut writer = BatchWriter::new(BatchFields {
-                attributes: ATTRIBUTES,
-                producer_id,
-                producer_epoch,
-                ..BatchFields::default()
-            })?;
-            writer.push(&RecordToWrite {
-                timestamp_ms,
-                key: Some(&[0, 0, high, low]),
-                value: Some(&[0; 6]),
-                headers: &[],
-            })?;
-            let mut batch = Vec::new();
-            writer.finish(&mut batch)?;
-            Ok(batch)
+        let fields = BatchFields {
+            producer_id,
+            producer_epoch,
+            ..BatchFields::default()
         };
-        let batch = batch()?;
+        let batch = self.batch(fields, timestamp_ms)?;
         let timestamp_ns = u64::try_from(timestamp_ms)
             .unwrap_or(0)
             .saturating_mul(NS_PER_MS);
@@ -81,4 +65,40 @@ impl Marker {
         Frame::batch(timestamp_ns, &batch, 1).encode_into(&mut frame);
         Ok(frame)
     }
+
+    fn batch(self, fields: BatchFields, timestamp_ms: i64) -> Result<Vec<u8>, BatchError> {
+        let [high, low] = match self {
+            Self::Abort => ABORT,
+            Self::Commit => COMMIT,
+        }
+        .to_be_bytes();
+        let mut writer = BatchWriter::new(BatchFields {
+            attributes: ATTRIBUTES,
+            ..fields
+        })?;
+        writer.push(&RecordToWrite {
+            timestamp_ms,
+            key: Some(&[0, 0, high, low]),
+            value: Some(&[0; 6]),
+            headers: &[],
+        })?;
+        let mut batch = Vec::new();
+        writer.finish(&mut batch)?;
+        Ok(batch)
+    }
+}
+
+/// What takes a reader past offsets up to `end` that no record has, and that none follows: a control batch at the last of them, of no
+/// producer. A batch without records would do for the client, but not for who asks it where it is: librdkafka moves that place for
+/// records and control records only.
+///
+/// # Errors
+/// None in practice, as of [`Marker::frame`].
+pub fn gap_end(end: Offset) -> Result<Vec<u8>, BatchError> {
+    let last = end.0.saturating_sub(1);
+    let fields = BatchFields {
+        base_offset: i64::try_from(last).unwrap_or(i64::MAX),
+        ..BatchFields::default()
+    };
+    Marker::Commit.batch(fields, NO_TIMESTAMP_MS)
 }

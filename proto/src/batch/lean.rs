@@ -29,7 +29,6 @@ const NS_PER_MS: u64 = 1_000_000;
 const RECORD_OVERHEAD_BYTES: usize = 40;
 /// A power of two above that, so that a place in it needs no check.
 const NUMBERS_BYTES: usize = 64;
-const NO_TIMESTAMP_MS: i64 = -1;
 /// The most offsets that one batch can span.
 const MAX_BATCH_OFFSETS: u32 = 1 << 31;
 
@@ -264,29 +263,6 @@ impl LeanBatches {
             );
         }
     }
-}
-
-/// A batch without records for the offsets from `from` on up to `end`, or as many of them as one batch can span: it takes a reader
-/// past offsets that no record has.
-#[must_use]
-pub fn hole(from: Offset, end: Offset) -> Vec<u8> {
-    let offsets = end
-        .0
-        .saturating_sub(from.0)
-        .clamp(1, MAX_BATCH_OFFSETS.into());
-    let mut batch = vec![0; BATCH_HEADER_BYTES];
-    let open = Open {
-        start: 0,
-        base_offset: from,
-        next_offset: from,
-        end_offset: from,
-        base_ms: NO_TIMESTAMP_MS,
-        latest_ms: NO_TIMESTAMP_MS,
-        record_count: 0,
-    };
-    let last_delta = i32::try_from(offsets - 1).unwrap_or(i32::MAX);
-    finish(&mut batch, &open, last_delta, 0);
-    batch
 }
 
 /// Writes the header of the batch that `batch` is from there on, whose records stand behind it.

@@ -40,13 +40,13 @@ mod varint;
 mod writer;
 
 pub use compression::{CodecError, Compression};
-pub use control::Marker;
+pub use control::{Marker, gap_end};
 pub use expand::{ExpandedRecord, expand};
 pub use header::{
     BATCH_HEADER_BYTES, BatchHeader, RecordBatch, patch_base_offset, patch_leader_epoch,
     patch_max_timestamp,
 };
-pub use lean::{LeanBatches, SMALL_FRAME_BYTES, batch_start, hole, is_small};
+pub use lean::{LeanBatches, SMALL_FRAME_BYTES, batch_start, is_small};
 pub use reader::{BatchReader, BatchRecord, BatchRecords, RecordHeader};
 pub use writer::{BatchFields, BatchWriter, RecordToWrite};
 

@@ -1,8 +1,8 @@
 //! Record frames as record batches: each record once, in batches that depend on offsets and on nothing else.
 
 use basalt_proto::batch::{
-    BATCH_HEADER_BYTES, BatchReader, LeanBatches, MAX_DECOMPRESSED_BYTES, RecordBatch,
-    SMALL_FRAME_BYTES, batch_start, hole, is_small,
+    BatchReader, LeanBatches, MAX_DECOMPRESSED_BYTES, Marker, RecordBatch, SMALL_FRAME_BYTES,
+    batch_start, gap_end, is_small,
 };
 use basalt_proto::{
     FRAME_HEADER_BYTES, Frame, FrameHeader, FrameKind, FrameLimits, FrameWalk, Offset,
@@ -216,22 +216,13 @@ fn frame_of_more_offsets_than_a_batch_has_is_got_past() {
 }
 
 #[test]
-fn a_batch_without_records_spans_what_no_record_has() {
-    for (from, end, last_delta) in [
-        (0, 1, 0_i32),
-        (90, 1000, 909),
-        (7, 7 + (1 << 31), i32::MAX),
-        // The rest is for the next one.
-        (7, u64::MAX, i32::MAX),
-    ] {
-        let batch = hole(Offset(from), Offset(end));
-        assert_eq!(batch.len(), BATCH_HEADER_BYTES);
-        assert_eq!(batch[..8], from.to_be_bytes());
-        assert_eq!(batch[23..27], last_delta.to_be_bytes());
-        assert_eq!(batch[57..61], [0; 4]);
-        assert_eq!(
-            batch[17..21],
-            crc_fast::crc32_iscsi(&batch[21..]).to_be_bytes()
-        );
+fn the_end_of_a_gap_is_a_control_batch_at_its_last_offset() {
+    for end in [1_u64, 1000, 1 << 63] {
+        let batch = gap_end(Offset(end)).unwrap();
+        assert_eq!(offsets(&batch), end - 1..end);
+        let header = RecordBatch::validate(&batch).unwrap();
+        assert!(header.is_control() && header.is_transactional());
+        assert_eq!((header.producer_id, header.producer_epoch), (-1, -1));
+        assert_eq!(Marker::of(&batch), Some(Marker::Commit));
     }
 }

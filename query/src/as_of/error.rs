@@ -59,6 +59,9 @@ pub enum SnapshotError {
         /// The topic.
         topic: TopicName,
     },
+    /// A cut is of committed records: one that has others cannot be read again once they are void. Ask for committed ones.
+    #[error("AS OF reads committed records only: set the isolation to read_committed")]
+    Uncommitted,
     /// The query that the snapshot is of did not read this topic.
     #[error("the snapshot has no topic {topic}: take one with a query that reads it too")]
     NotIncluded {

@@ -2,31 +2,48 @@
 
 use std::time::Duration;
 
-use tonic::Request;
 use tonic::metadata::MetadataMap;
+use tonic::{Request, Status};
 
 /// Header with which a client says how long it waits.
 const TIMEOUT: &str = "grpc-timeout";
+/// Header with which a client says what it sees of transactions: a setting of its session, which it sends with each call.
+const ISOLATION: &str = "basalt-isolation";
 
-/// Who asks, and how long they wait.
+/// Who asks, how long they wait, and what they see.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Caller {
     pub(super) client: Option<String>,
     pub(super) timeout: Option<Duration>,
+    pub(super) sees_uncommitted: bool,
 }
 
 impl Caller {
-    pub(super) fn of<T>(request: &Request<T>) -> Self {
+    /// # Errors
+    /// A header of our own that makes no sense.
+    pub(super) fn of<T>(request: &Request<T>) -> Result<Self, Status> {
+        let isolation = request.metadata().get(ISOLATION);
+        let sees_uncommitted = match isolation.map(|isolation| isolation.as_bytes()) {
+            None | Some(b"read_committed") => false,
+            Some(b"read_uncommitted") => true,
+            Some(other) => {
+                return Err(Status::invalid_argument(format!(
+                    "the header {ISOLATION} is {:?}, but takes read_committed or read_uncommitted",
+                    String::from_utf8_lossy(other)
+                )));
+            }
+        };
         let address = request.remote_addr().map(|address| address.to_string());
         let agent = request.metadata().get("user-agent");
         let agent = agent.and_then(|agent| agent.to_str().ok());
-        Self {
+        Ok(Self {
             client: match (address, agent) {
                 (Some(address), Some(agent)) => Some(format!("{address} {agent}")),
                 (address, agent) => address.or(agent.map(str::to_owned)),
             },
             timeout: timeout(request.metadata()),
-        }
+            sees_uncommitted,
+        })
     }
 }
 
@@ -57,7 +74,7 @@ mod tests {
             request
                 .metadata_mut()
                 .insert(TIMEOUT, text.parse().unwrap());
-            Caller::of(&request).timeout
+            Caller::of(&request).unwrap().timeout
         };
         assert_eq!(read("2S"), Some(Duration::from_secs(2)));
         assert_eq!(
@@ -69,6 +86,21 @@ mod tests {
         for strange in ["", "S", "1", "1s", "-1S", "999999999S", "1.5S", "xS"] {
             assert_eq!(read(strange), None, "{strange}");
         }
-        assert_eq!(Caller::of(&Request::new(())).timeout, None);
+        assert_eq!(Caller::of(&Request::new(())).unwrap().timeout, None);
+    }
+
+    #[test]
+    fn what_is_not_committed_is_seen_only_by_those_who_say_so() {
+        let read = |text: &'static str| {
+            let mut request = Request::new(());
+            let value = tonic::metadata::MetadataValue::from_static(text);
+            request.metadata_mut().insert(ISOLATION, value);
+            Caller::of(&request).map(|caller| caller.sees_uncommitted)
+        };
+        assert!(!Caller::of(&Request::new(())).unwrap().sees_uncommitted);
+        assert!(!read("read_committed").unwrap());
+        assert!(read("read_uncommitted").unwrap());
+        let code = read("dirty").unwrap_err().code();
+        assert_eq!(code, tonic::Code::InvalidArgument);
     }
 }

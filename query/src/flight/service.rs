@@ -48,10 +48,15 @@ impl FlightSqlServer {
     }
 
     async fn rows_of<T>(&self, query: Query, request: &Request<T>) -> DoGetResponse {
-        let Caller { client, timeout } = Caller::of(request);
+        let Caller {
+            client,
+            timeout,
+            sees_uncommitted,
+        } = Caller::of(request)?;
         let query = Query {
             client,
             timeout,
+            sees_uncommitted,
             ..query
         };
         let rows = self.engine.run(query).await;

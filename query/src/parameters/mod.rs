@@ -29,6 +29,8 @@ pub(crate) struct Query {
     pub(crate) client: Option<String>,
     /// How long the client waits for it, where it says so.
     pub(crate) timeout: Option<Duration>,
+    /// Records count whatever became of their transaction, or becomes of it.
+    pub(crate) sees_uncommitted: bool,
 }
 
 impl Query {

@@ -100,6 +100,7 @@ impl SysTableKind {
                 partition(),
                 count("log_start_offset"),
                 count("cold_end_offset"),
+                count("stable_offset"),
                 count("high_watermark"),
                 count("log_end_offset"),
                 count("hot_bytes"),
@@ -269,7 +270,7 @@ fn topics(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
 fn partitions(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     let mut names = StringBuilder::new();
     let mut ids = Int32Builder::new();
-    let mut numbers: [Int64Builder; 6] = std::array::from_fn(|_| Int64Builder::new());
+    let mut numbers: [Int64Builder; 7] = std::array::from_fn(|_| Int64Builder::new());
     for name in snapshots.topic_names() {
         let Some(topic) = snapshots.log().log().topic(&name) else {
             continue;
@@ -280,6 +281,7 @@ fn partitions(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
             let values = [
                 bounds.log_start_offset.0,
                 bounds.cold_end_offset.0,
+                bounds.stable_offset.0,
                 bounds.high_watermark.0,
                 bounds.log_end_offset.0,
                 bounds.hot_bytes,

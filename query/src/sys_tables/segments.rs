@@ -14,7 +14,7 @@ use crate::snapshot::QuerySnapshots;
 pub(super) fn segments(snapshots: &QuerySnapshots) -> Vec<ArrayRef> {
     let mut rows = SegmentRows::default();
     for name in snapshots.topic_names() {
-        for partition in snapshots.topic(&name).iter() {
+        for partition in snapshots.whole(&name).iter() {
             for file in &partition.cold {
                 rows.push_cold(partition, file);
             }

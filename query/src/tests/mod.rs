@@ -17,6 +17,7 @@ mod sized;
 mod statements;
 mod sys_tables;
 mod tiers;
+mod transactions;
 mod typed;
 
 use std::sync::Arc;

@@ -196,8 +196,8 @@ fn batches(data: &PartitionData) -> Vec<(std::ops::Range<u64>, Vec<u8>)> {
 fn records(data: &PartitionData) -> Vec<Got> {
     let mut got = Vec::new();
     for (offsets, mut batch) in batches(data) {
-        if batch[57..61] == [0; 4] {
-            // A hole.
+        if batch[57..61] == [0; 4] || batch[22] & (1 << 5) != 0 {
+            // A hole, or what a broker says.
             continue;
         }
         if batch[57..61] == [0, 0, 0, 1] {
