@@ -176,6 +176,22 @@ impl Client {
         .await
     }
 
+    /// Gives a topic more partitions, `partitions` in all. Records stay where they are.
+    ///
+    /// # Errors
+    /// See [`Client`]; [`basalt_proto::ErrorKind::InvalidConfig`] unless it has fewer.
+    pub async fn add_partitions(
+        &self,
+        topic: &TopicName,
+        partitions: u32,
+    ) -> Result<(), ClientError> {
+        self.tell(&Request::AddPartitions {
+            topic: topic.clone(),
+            partitions,
+        })
+        .await
+    }
+
     /// Seals a topic's active segments and has all that is sealed rewritten as Parquet. With `wait` it returns when the
     /// topic is cold, however long that takes.
     ///

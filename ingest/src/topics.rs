@@ -62,6 +62,15 @@ impl Topics {
         blocking(move || log.alter_topic(&topic, |current| changed(current, &config))).await
     }
 
+    /// Gives a topic more partitions, `partitions` in all.
+    ///
+    /// # Errors
+    /// [`Refusal`]: there is no such topic, it has as many already, the disk failed.
+    pub async fn add_partitions(&self, topic: TopicName, partitions: u32) -> Result<(), Refusal> {
+        let log = Arc::clone(&self.log);
+        blocking(move || Ok(log.log().add_partitions(&topic, partitions)?)).await
+    }
+
     /// Changes a topic's schema to what `change` makes of it; its error is the words of a refusal.
     ///
     /// # Errors

@@ -107,10 +107,12 @@ pub enum TopicError {
         topic: TopicName,
     },
     /// The number of partitions is out of bounds.
-    #[error("a topic takes 1 to {max} partitions, not {partitions}")]
+    #[error("the topic takes {min} to {max} partitions, not {partitions}")]
     BadPartitionCount {
         /// As asked.
         partitions: u32,
+        /// The fewest: one, or one more than it has.
+        min: u32,
         /// The most there may be.
         max: u32,
     },

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use basalt_proto::{PartitionId, TopicName};
 use parking_lot::RwLock;
@@ -27,7 +28,8 @@ pub struct Topic {
     name: TopicName,
     id: TopicId,
     pub(crate) config: Arc<RwLock<TopicConfig>>,
-    partition_count: u32,
+    /// Never fewer.
+    pub(crate) partition_count: AtomicU32,
     used: RwLock<UsedPartitions>,
     shared: Arc<Shared>,
 }
@@ -52,7 +54,7 @@ impl Topic {
             name,
             id,
             config: Arc::new(RwLock::new(config)),
-            partition_count,
+            partition_count: AtomicU32::new(partition_count),
             used: RwLock::default(),
             shared: Arc::clone(shared),
         }
@@ -85,7 +87,7 @@ impl Topic {
     /// How many partitions it has, numbered from 0.
     #[must_use]
     pub fn partition_count(&self) -> u32 {
-        self.partition_count
+        self.partition_count.load(Ordering::Acquire)
     }
 
     /// The partitions that are in use, in order of their numbers. All others have never held a record.
@@ -103,7 +105,7 @@ impl Topic {
     /// One of its partitions; it is in use from now on.
     #[must_use]
     pub fn partition(&self, id: PartitionId) -> Option<Arc<Partition>> {
-        if id.0 >= self.partition_count {
+        if id.0 >= self.partition_count() {
             return None;
         }
         if let Some(used) = self.used_partition(id) {

@@ -120,8 +120,11 @@ pub(crate) struct DescribeArgs {
 pub(crate) struct AlterArgs {
     topic: TopicName,
     /// A setting, any number of times.
-    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present_any = ["schema", "shred"])]
+    #[arg(long, value_name = "NAME=VALUE", value_parser = key_value, required_unless_present_any = ["schema", "shred", "partitions"])]
     config: Vec<(String, String)>,
+    /// Partitions that it has from now on: more than before. Records stay where they are, so a key may go elsewhere from now on.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    partitions: Option<u32>,
     /// What the payloads are from now on, and their columns in SQL; records that are there already are read by it too.
     #[arg(long, value_name = "FILE")]
     schema: Option<PathBuf>,
@@ -307,10 +310,15 @@ async fn alter(mut args: AlterArgs) -> anyhow::Result<()> {
         args.config
             .push((schema::SETTING.to_owned(), schema.text()));
     }
-    client
-        .alter_topic(&args.topic, with_shred(args.config, args.shred))
-        .await
-        .with_context(|| format!("cannot alter topic {}", args.topic))?;
+    let config = with_shred(args.config, args.shred);
+    if !config.is_empty() {
+        let altered = client.alter_topic(&args.topic, config).await;
+        altered.with_context(cannot)?;
+    }
+    if let Some(partitions) = args.partitions {
+        let added = client.add_partitions(&args.topic, partitions).await;
+        added.with_context(cannot)?;
+    }
     say(&format!("altered topic {}", args.topic))?;
     changes
         .iter()

@@ -162,6 +162,7 @@ const fn is_repeatable(request: &Request<'_>) -> bool {
         Request::Produce(_)
         | Request::CreateTopic { .. }
         | Request::DeleteTopic { .. }
+        | Request::AddPartitions { .. }
         | Request::CoolTopic { .. } => false,
     }
 }

@@ -111,6 +111,8 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::CreateTopics, (2, 7), 5, CREATE_TOPICS),
     api(ApiKey::DeleteTopics, (1, 6), 4, DELETE_TOPICS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
+    api(ApiKey::AlterConfigs, (0, 2), 2, ALTER_ALL_CONFIGS),
+    api(ApiKey::CreatePartitions, (0, 3), 2, CREATE_PARTITIONS),
     api(ApiKey::DeleteGroups, (0, 2), 2, DELETE_GROUPS),
     api(ApiKey::IncrementalAlterConfigs, (0, 1), 1, ALTER_CONFIGS),
     api(ApiKey::OffsetDelete, (0, 0), ON, OFFSET_DELETE),
@@ -194,6 +196,10 @@ const ALTER_CONFIGS: &[Field] = &[
     List(&[Fixed(1), Text, List(&[Text, Fixed(1), Text])]),
     Fixed(1),
 ];
+
+const ALTER_ALL_CONFIGS: &[Field] = &[List(&[Fixed(1), Text, List(&[Text, Text])]), Fixed(1)];
+
+const CREATE_PARTITIONS: &[Field] = &[List(&[Text, Fixed(4), List(&[Each(4)])]), Fixed(4 + 1)];
 
 const DESCRIBE_CLUSTER: &[Field] = &[Fixed(1), In(1, ON, &Fixed(1))];
 

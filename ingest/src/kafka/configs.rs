@@ -13,14 +13,17 @@ use std::collections::BTreeSet;
 use basalt_log::{CleanupPolicy, Ratio, TopicConfig};
 use basalt_proto::TopicName;
 use basalt_proto::session::ConfigPairs;
+use kafka_protocol::messages::alter_configs_response::AlterConfigsResourceResponse as AllAlteredResponse;
 use kafka_protocol::messages::describe_configs_response::{
     DescribeConfigsResourceResult, DescribeConfigsResult, DescribeConfigsSynonym,
 };
-use kafka_protocol::messages::incremental_alter_configs_request::AlterConfigsResource;
+use kafka_protocol::messages::incremental_alter_configs_request::{
+    AlterConfigsResource, AlterableConfig,
+};
 use kafka_protocol::messages::incremental_alter_configs_response::AlterConfigsResourceResponse;
 use kafka_protocol::messages::{
-    DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    AlterConfigsRequest, AlterConfigsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -327,6 +330,48 @@ pub(super) async fn alter(shared: &Shared, request: &Request<'_>) -> Result<Vec<
         });
     }
     let body = IncrementalAlterConfigsResponse::default().with_responses(responses);
+    message(&request.head, &body)
+}
+
+/// As [`alter`], in the words of the API before it: what is not named goes back to its default, but for our own settings.
+///
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) async fn alter_all(shared: &Shared, request: &Request<'_>) -> Result<Vec<u8>, Refusal> {
+    let asked: AlterConfigsRequest = request.decode()?;
+    let mut responses = Vec::with_capacity(asked.resources.len());
+    for resource in asked.resources {
+        let set = |name: &StrBytes, value: &Option<StrBytes>, operation| {
+            AlterableConfig::default()
+                .with_name(name.clone())
+                .with_value(value.clone())
+                .with_config_operation(operation)
+        };
+        let named = resource.configs.iter();
+        let mut configs: Vec<_> = named
+            .map(|config| set(&config.name, &config.value, SET))
+            .collect();
+        for (name, ..) in SHARED {
+            if !resource.configs.iter().any(|config| *config.name == *name) {
+                configs.push(set(&StrBytes::from_static_str(name), &None, DELETE));
+            }
+        }
+        let changes = AlterConfigsResource::default()
+            .with_resource_type(resource.resource_type)
+            .with_resource_name(resource.resource_name.clone())
+            .with_configs(configs);
+        let altered = alter_resource(shared, &changes, asked.validate_only).await;
+        let response = AllAlteredResponse::default()
+            .with_resource_type(resource.resource_type)
+            .with_resource_name(resource.resource_name);
+        responses.push(match altered {
+            Ok(()) => response,
+            Err(failure) => response
+                .with_error_code(failure.code)
+                .with_error_message(Some(StrBytes::from_string(failure.message))),
+        });
+    }
+    let body = AlterConfigsResponse::default().with_responses(responses);
     message(&request.head, &body)
 }
 

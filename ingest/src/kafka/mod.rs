@@ -264,6 +264,8 @@ impl<'a> Reader<'a> {
             ApiKey::DeleteTopics => topics::delete(shared, request).await,
             ApiKey::DescribeConfigs => configs::describe(shared, node, request),
             ApiKey::IncrementalAlterConfigs => configs::alter(shared, request).await,
+            ApiKey::AlterConfigs => configs::alter_all(shared, request).await,
+            ApiKey::CreatePartitions => topics::add_partitions(shared, request).await,
             ApiKey::FindCoordinator => groups::find_coordinator(node, request),
             ApiKey::Heartbeat => membership::heartbeat(shared, request),
             ApiKey::LeaveGroup => membership::leave(shared, request),

@@ -1,16 +1,19 @@
-//! CreateTopics and DeleteTopics.
+//! CreateTopics, CreatePartitions and DeleteTopics.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use basalt_log::TopicId;
 use basalt_proto::session::ConfigPairs;
 use basalt_proto::{ErrorKind, TopicName};
+use kafka_protocol::messages::create_partitions_request::CreatePartitionsTopic;
+use kafka_protocol::messages::create_partitions_response::CreatePartitionsTopicResult;
 use kafka_protocol::messages::create_topics_request::CreatableTopic;
 use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::delete_topics_response::DeletableTopicResult;
 use kafka_protocol::messages::{
-    CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
+    CreatePartitionsRequest, CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse,
+    DeleteTopicsRequest, DeleteTopicsResponse,
 };
 use kafka_protocol::protocol::StrBytes;
 
@@ -145,6 +148,69 @@ fn partition_count(shared: &Shared, topic: &CreatableTopic) -> Result<u32, Failu
                 Failure::new(code::INVALID_PARTITIONS, message)
             }),
     }
+}
+
+/// CreatePartitions.
+///
+/// # Errors
+/// A [`Refusal`] when the request is malformed.
+pub(super) async fn add_partitions(
+    shared: &Shared,
+    request: &Request<'_>,
+) -> Result<Vec<u8>, Refusal> {
+    let asked: CreatePartitionsRequest = request.decode()?;
+    let mut results = Vec::with_capacity(asked.topics.len());
+    let mut named = BTreeSet::new();
+    for topic in asked.topics {
+        let added = if named.insert(topic.name.clone()) {
+            add_partitions_to(shared, &topic, asked.validate_only).await
+        } else {
+            let message = format!("the request names topic `{}` more than once", *topic.name);
+            Err(Failure::new(code::INVALID_REQUEST, message))
+        };
+        let result = CreatePartitionsTopicResult::default().with_name(topic.name);
+        results.push(match added {
+            Ok(()) => result,
+            Err(failure) => result
+                .with_error_code(failure.code)
+                .with_error_message(Some(StrBytes::from_string(failure.message))),
+        });
+    }
+    let body = CreatePartitionsResponse::default().with_results(results);
+    message(&request.head, &body)
+}
+
+async fn add_partitions_to(
+    shared: &Shared,
+    topic: &CreatePartitionsTopic,
+    validate_only: bool,
+) -> Result<(), Failure> {
+    let name = TopicName::new(&topic.name).map_err(Refusal::from)?;
+    let before = shared.topic(&name)?.partition_count();
+    let partitions = u32::try_from(topic.count)
+        .ok()
+        .filter(|count| *count > before && *count <= basalt_log::MAX_PARTITIONS);
+    let partitions = partitions.ok_or_else(|| {
+        let message = format!(
+            "topic `{name}` has {before} partitions and takes up to {}, not {}",
+            basalt_log::MAX_PARTITIONS,
+            topic.count
+        );
+        Failure::new(code::INVALID_PARTITIONS, message)
+    })?;
+    if let Some(assignments) = &topic.assignments {
+        let to_this_node = assignments
+            .iter()
+            .all(|assignment| assignment.broker_ids == [NODE_ID]);
+        if !to_this_node || assignments.len() != (partitions - before) as usize {
+            let message = "each new partition takes this node and no other";
+            return Err(Failure::new(code::INVALID_REPLICA_ASSIGNMENT, message));
+        }
+    }
+    if !validate_only {
+        shared.topics.add_partitions(name, partitions).await?;
+    }
+    Ok(())
 }
 
 /// # Errors

@@ -177,6 +177,10 @@ pub(super) fn answer<'a>(
         Request::AlterTopic { topic, config } => {
             async move { respond(shared, id, alter_topic(shared, topic, config).await) }.boxed()
         }
+        Request::AddPartitions { topic, partitions } => {
+            async move { respond(shared, id, add_partitions(shared, topic, partitions).await) }
+                .boxed()
+        }
         Request::CoolTopic { topic, wait } => {
             async move { respond(shared, id, cool_topic(shared, topic, wait).await) }.boxed()
         }
@@ -262,6 +266,15 @@ async fn alter_topic(
     config: ConfigPairs,
 ) -> Result<EmptyResponse, Refusal> {
     shared.topics.alter(topic, config).await?;
+    Ok(EmptyResponse)
+}
+
+async fn add_partitions(
+    shared: &Shared,
+    topic: TopicName,
+    partitions: u32,
+) -> Result<EmptyResponse, Refusal> {
+    shared.topics.add_partitions(topic, partitions).await?;
     Ok(EmptyResponse)
 }
 

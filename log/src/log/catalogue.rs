@@ -32,6 +32,11 @@ pub(super) enum Entry {
         id: TopicId,
         config: TopicConfig,
     },
+    /// It has so many partitions now.
+    Grow {
+        id: TopicId,
+        partitions: u32,
+    },
     Delete {
         id: TopicId,
     },
@@ -107,6 +112,11 @@ pub(crate) fn replay_catalogue(path: &Path, payloads: &[&[u8]]) -> Result<Replay
             Entry::Alter { id, config } => {
                 if let Some(topic) = replayed.topics.get_mut(&id) {
                     topic.config = config;
+                }
+            }
+            Entry::Grow { id, partitions } => {
+                if let Some(topic) = replayed.topics.get_mut(&id) {
+                    topic.partitions = topic.partitions.max(partitions);
                 }
             }
             Entry::Delete { id } => replayed

@@ -4,6 +4,7 @@
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use basalt_proto::TopicName;
 
@@ -87,6 +88,7 @@ impl Log {
         if !(1..=MAX_PARTITIONS).contains(&partitions) {
             return Err(TopicError::BadPartitionCount {
                 partitions,
+                min: 1,
                 max: MAX_PARTITIONS,
             });
         }
@@ -160,6 +162,31 @@ impl Log {
             config: config.clone(),
         })?;
         *topic.config.write() = config;
+        Ok(())
+    }
+
+    /// Gives a topic more partitions, `partitions` in all. Records stay where they are.
+    ///
+    /// # Errors
+    /// [`TopicError::BadPartitionCount`] unless it has fewer; see [`TopicError`].
+    pub fn add_partitions(&self, name: &TopicName, partitions: u32) -> Result<(), TopicError> {
+        let mut catalogue = self.catalogue.lock();
+        let topic = self.topic(name).ok_or_else(|| TopicError::Unknown {
+            topic: name.clone(),
+        })?;
+        let min = topic.partition_count().saturating_add(1);
+        if !(min..=MAX_PARTITIONS).contains(&partitions) {
+            return Err(TopicError::BadPartitionCount {
+                partitions,
+                min,
+                max: MAX_PARTITIONS,
+            });
+        }
+        catalogue.append(&Entry::Grow {
+            id: topic.id(),
+            partitions,
+        })?;
+        topic.partition_count.store(partitions, Ordering::Release);
         Ok(())
     }
 

@@ -340,3 +340,34 @@ fn another_block_size_costs_no_settled_record() {
         }
     }
 }
+
+/// What was added is there after a loss of power, and takes records; there are never fewer.
+#[test]
+fn partitions_that_were_added_are_there_after_a_loss() {
+    let disk = SimDisk::new();
+    let log = open(&disk);
+    let first = partition(&log, TopicDurability::Fsync);
+    append(&first, &record(b"a"), Durability::Fsync).unwrap();
+    for (partitions, min) in [(1, 2), (0, 2), (u32::MAX, 2)] {
+        let refused = log.add_partitions(&topic_name(), partitions);
+        assert!(
+            matches!(refused, Err(TopicError::BadPartitionCount { min: found, .. }) if found == min),
+            "{refused:?}"
+        );
+    }
+    log.add_partitions(&topic_name(), 3).unwrap();
+    let last = log.topic(&topic_name()).unwrap();
+    let last = last.partition(PartitionId(2)).unwrap();
+    append(&last, &record(b"b"), Durability::Fsync).unwrap();
+    drop((first, last, log));
+    let log = open(&disk.power_loss(&mut SimRng::new(1)));
+    let topic = log.topic(&topic_name()).unwrap();
+    assert_eq!(topic.partition_count(), 3);
+    let used: Vec<_> = topic
+        .used_partitions()
+        .iter()
+        .map(|one| one.id().0)
+        .collect();
+    assert_eq!(used, [0, 2]);
+    assert!(topic.partition(PartitionId(3)).is_none());
+}

@@ -23,6 +23,7 @@ const GROUPS: u8 = 11;
 const PING: u8 = 12;
 const OPTIONS: u8 = 13;
 const SEEK: u8 = 14;
+const ADD_PARTITIONS: u8 = 15;
 
 /// Configuration as keys and values, in the sender's order. Keys are at most 255 bytes, values 65,535.
 pub type ConfigPairs = Vec<(String, String)>;
@@ -179,6 +180,13 @@ pub enum Request<'a> {
         /// What changes; an empty value goes back to the default.
         config: ConfigPairs,
     },
+    /// 15 -> [`super::EmptyResponse`].
+    AddPartitions {
+        /// The topic's name.
+        topic: TopicName,
+        /// How many it has then: more than before.
+        partitions: u32,
+    },
     /// 10 -> [`super::CoolTopicResponse`].
     CoolTopic {
         /// Its name.
@@ -215,6 +223,7 @@ impl<'a> Request<'a> {
             Self::CreateTopic { .. } => CREATE_TOPIC,
             Self::DeleteTopic { .. } => DELETE_TOPIC,
             Self::AlterTopic { .. } => ALTER_TOPIC,
+            Self::AddPartitions { .. } => ADD_PARTITIONS,
             Self::CoolTopic { .. } => COOL_TOPIC,
             Self::Groups { .. } => GROUPS,
             Self::Ping => PING,
@@ -281,6 +290,10 @@ impl<'a> Request<'a> {
             ALTER_TOPIC => Self::AlterTopic {
                 topic: fields.topic()?,
                 config: config(&mut fields)?,
+            },
+            ADD_PARTITIONS => Self::AddPartitions {
+                topic: fields.topic()?,
+                partitions: fields.u32("partitions")?,
             },
             COOL_TOPIC => Self::CoolTopic {
                 topic: fields.topic()?,
@@ -376,6 +389,10 @@ impl<'a> Request<'a> {
             Self::AlterTopic { topic, config } => {
                 put_name(out, topic.as_str());
                 put_config(out, config);
+            }
+            Self::AddPartitions { topic, partitions } => {
+                put_name(out, topic.as_str());
+                out.extend_from_slice(&partitions.to_be_bytes());
             }
             Self::CoolTopic { topic, wait } => {
                 put_name(out, topic.as_str());

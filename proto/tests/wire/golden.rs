@@ -377,6 +377,13 @@ fn requests_that_administer() {
         },
     );
     request_case(
+        "request-v1-add-partitions",
+        &Request::AddPartitions {
+            topic: t.clone(),
+            partitions: 5,
+        },
+    );
+    request_case(
         "request-v1-cool-topic",
         &Request::CoolTopic {
             topic: t,

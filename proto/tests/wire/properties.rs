@@ -325,6 +325,8 @@ fn requests() -> impl Strategy<Value = Request<'static>> {
         }),
         topics().prop_map(|topic| Request::DeleteTopic { topic }),
         (topics(), configs()).prop_map(|(topic, config)| Request::AlterTopic { topic, config }),
+        (topics(), any::<u32>())
+            .prop_map(|(topic, partitions)| Request::AddPartitions { topic, partitions }),
         (topics(), any::<bool>()).prop_map(|(topic, wait)| Request::CoolTopic { topic, wait }),
         prop::option::of(groups()).prop_map(|group| Request::Groups { group }),
         Just(Request::Ping),

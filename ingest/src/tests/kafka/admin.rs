@@ -1,5 +1,11 @@
 use std::collections::BTreeMap;
 
+use kafka_protocol::messages::alter_configs_request::{
+    AlterConfigsResource as LegacyResource, AlterableConfig as LegacyConfig,
+};
+use kafka_protocol::messages::create_partitions_request::{
+    CreatePartitionsAssignment, CreatePartitionsTopic,
+};
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
@@ -9,9 +15,10 @@ use kafka_protocol::messages::incremental_alter_configs_request::{
     AlterConfigsResource, AlterableConfig,
 };
 use kafka_protocol::messages::{
-    BrokerId, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest, DeleteTopicsResponse,
-    DescribeConfigsRequest, DescribeConfigsResponse, IncrementalAlterConfigsRequest,
-    IncrementalAlterConfigsResponse,
+    AlterConfigsRequest, AlterConfigsResponse, BrokerId, CreatePartitionsRequest,
+    CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest,
+    DeleteTopicsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 
 use super::*;
@@ -257,5 +264,74 @@ async fn settings_come_back_as_they_were_given() {
     let told: DescribeConfigsResponse = client.call(ApiKey::DescribeConfigs, 4, &request).await;
     assert_eq!(told.results.len(), 1);
     assert!(told.results[0].configs.len() > 10);
+    harness.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn partitions_are_added_and_take_records() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    assert_eq!(client.create(5, vec![topic("t")]).await, [0]);
+    let mut add = async |version: i16, topic: &str, count: i32, assigned: Option<usize>| {
+        let assignment = CreatePartitionsAssignment::default().with_broker_ids(vec![BrokerId(0)]);
+        let topic = CreatePartitionsTopic::default()
+            .with_name(name(topic))
+            .with_count(count)
+            .with_assignments(assigned.map(|count| vec![assignment; count]));
+        let request = CreatePartitionsRequest::default().with_topics(vec![topic]);
+        let told: CreatePartitionsResponse = client
+            .call(ApiKey::CreatePartitions, version, &request)
+            .await;
+        told.results[0].error_code
+    };
+    assert_eq!(add(0, "nowhere", 4, None).await, 3);
+    for (count, code) in [(3, 37), (2, 37), (0, 37), (-1, 37), (i32::MAX, 37)] {
+        assert_eq!(add(3, "t", count, None).await, code, "{count}");
+    }
+    assert_eq!(add(1, "t", 5, Some(1)).await, 39);
+    assert_eq!(add(2, "t", 5, Some(2)).await, 0);
+    assert_eq!(add(0, "t", 6, None).await, 0);
+    assert_eq!(client.metadata(12, "t").await.partitions.len(), 6);
+    let one = batch(&[(1, b"x")]);
+    let request = produce_request("t", -1, &[(5, &one), (6, &one)]);
+    let told: ProduceResponse = client.call(ApiKey::Produce, 9, &request).await;
+    let codes = told.responses[0].partition_responses.iter();
+    let codes: Vec<_> = codes.map(|partition| partition.error_code).collect();
+    assert_eq!(codes, [0, 3]);
+    harness.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn settings_that_are_set_as_a_whole_reset_the_others() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    let given = topic("t").with_configs(vec![
+        setting("retention.ms", "3600000"),
+        setting("basalt.durability", "os"),
+    ]);
+    assert_eq!(client.create(5, vec![given]).await, [0]);
+    for version in 0..=2 {
+        let mut alter = async |name: &str, value: Option<&str>| {
+            let config = LegacyConfig::default()
+                .with_name(text(name))
+                .with_value(value.map(text));
+            let resource = LegacyResource::default()
+                .with_resource_type(2)
+                .with_resource_name(text("t"))
+                .with_configs(vec![config]);
+            let request = AlterConfigsRequest::default().with_resources(vec![resource]);
+            let told: AlterConfigsResponse =
+                client.call(ApiKey::AlterConfigs, version, &request).await;
+            told.responses[0].error_code
+        };
+        assert_eq!(alter("retention.ms", Some("7200000")).await, 0);
+        assert_eq!(alter("retention.bytes", Some("1000")).await, 0);
+        assert_eq!(alter("retention.bytes", Some("many")).await, 40);
+        assert_eq!(alter("retention.bytes", None).await, 40);
+        let settings = client.settings(4, "t").await;
+        assert_eq!(settings["retention.bytes"], ("1000".to_owned(), 1));
+        assert_eq!(settings["retention.ms"], ("-1".to_owned(), 5));
+        assert_eq!(settings["basalt.durability"], ("os".to_owned(), 1));
+    }
     harness.stop().await;
 }

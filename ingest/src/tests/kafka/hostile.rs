@@ -1,5 +1,11 @@
 //! PUB-15: lengths and counts that are promises.
 
+use kafka_protocol::messages::alter_configs_request::{
+    AlterConfigsResource as LegacyResource, AlterableConfig as LegacyConfig,
+};
+use kafka_protocol::messages::create_partitions_request::{
+    CreatePartitionsAssignment, CreatePartitionsTopic,
+};
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
@@ -18,12 +24,13 @@ use kafka_protocol::messages::offset_fetch_request::{
     OffsetFetchRequestGroup, OffsetFetchRequestTopic, OffsetFetchRequestTopics,
 };
 use kafka_protocol::messages::{
-    AddOffsetsToTxnRequest, ApiVersionsRequest, ApiVersionsResponse, CreateTopicsRequest,
-    DeleteGroupsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeGroupsRequest, DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest,
-    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest,
-    ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
+    AddOffsetsToTxnRequest, AlterConfigsRequest, ApiVersionsRequest, ApiVersionsResponse,
+    CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
+    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
+    DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest,
+    HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, LeaveGroupRequest,
+    ListGroupsRequest, ListOffsetsRequest, ListTransactionsRequest, OffsetDeleteRequest,
+    OffsetFetchRequest,
 };
 
 use super::*;
@@ -77,24 +84,7 @@ fn requests() -> Vec<Vec<u8>> {
             _ => request.with_topic_names(vec![name("no"); 2]),
         })
     });
-    put(ApiKey::DescribeConfigs, &[1, 4], &|_| {
-        let resource = DescribeConfigsResource::default()
-            .with_resource_type(2)
-            .with_resource_name(text("t"))
-            .with_configuration_keys(Some(vec![text("retention.ms"); 2]));
-        Box::new(DescribeConfigsRequest::default().with_resources(vec![resource]))
-    });
-    put(ApiKey::IncrementalAlterConfigs, &[0, 1], &|_| {
-        let config = AlterableConfig::default()
-            .with_name(text("retention.ms"))
-            .with_value(Some(text("1")));
-        let resource = AlterConfigsResource::default()
-            .with_resource_type(2)
-            .with_resource_name(text("t"))
-            .with_configs(vec![config]);
-        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
-        Box::new(request.with_validate_only(true))
-    });
+    put_settings_requests(&mut put);
     put(ApiKey::DescribeCluster, &[0, 1], &|_| {
         Box::new(DescribeClusterRequest::default())
     });
@@ -117,6 +107,48 @@ fn requests() -> Vec<Vec<u8>> {
 }
 
 type Put<'a> = &'a mut dyn FnMut(ApiKey, &[i16], &dyn Fn(i16) -> Box<dyn Body>);
+
+/// Those about topics' settings and partitions.
+fn put_settings_requests(put: Put<'_>) {
+    put(ApiKey::DescribeConfigs, &[1, 4], &|_| {
+        let resource = DescribeConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configuration_keys(Some(vec![text("retention.ms"); 2]));
+        Box::new(DescribeConfigsRequest::default().with_resources(vec![resource]))
+    });
+    put(ApiKey::IncrementalAlterConfigs, &[0, 1], &|_| {
+        let config = AlterableConfig::default()
+            .with_name(text("retention.ms"))
+            .with_value(Some(text("1")));
+        let resource = AlterConfigsResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configs(vec![config]);
+        let request = IncrementalAlterConfigsRequest::default().with_resources(vec![resource]);
+        Box::new(request.with_validate_only(true))
+    });
+    put(ApiKey::AlterConfigs, &[0, 2], &|_| {
+        let config = LegacyConfig::default()
+            .with_name(text("retention.ms"))
+            .with_value(Some(text("1")));
+        let resource = LegacyResource::default()
+            .with_resource_type(2)
+            .with_resource_name(text("t"))
+            .with_configs(vec![config]);
+        let request = AlterConfigsRequest::default().with_resources(vec![resource]);
+        Box::new(request.with_validate_only(true))
+    });
+    put(ApiKey::CreatePartitions, &[0, 2, 3], &|_| {
+        let assignment = CreatePartitionsAssignment::default().with_broker_ids(vec![0.into()]);
+        let topic = CreatePartitionsTopic::default()
+            .with_name(name("t"))
+            .with_count(2)
+            .with_assignments(Some(vec![assignment]));
+        let request = CreatePartitionsRequest::default().with_topics(vec![topic]);
+        Box::new(request.with_validate_only(true))
+    });
+}
 
 /// Those about groups.
 fn put_group_requests(put: Put<'_>) {

@@ -1,0 +1,47 @@
+"""kcat (librdkafka on the command line) produces, consumes from offsets, by time and in a group, and lists, hot and cold."""
+
+import os
+import shutil
+import subprocess
+
+from basalt_server import expect, serving
+
+# A program that lives somewhere else may need libraries from there.
+KCAT = os.environ.get("KCAT", "kcat")
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+
+
+def main() -> None:
+    if shutil.which(KCAT) is None:
+        raise SystemExit("this check needs kcat: install it, or name it in KCAT")
+    with serving() as server:
+
+        def kcat(*arguments: str, stdin: str = "") -> str:
+            command = [KCAT, "-b", server.address, *arguments]
+            done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120)
+            if done.returncode != 0:
+                raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr}")
+            return done.stdout
+
+        lines = [f"{n % 7}:value {n}" for n in range(1000)]
+        for codec in CODECS:
+            topic = f"kcat-{codec}"
+            kcat("-P", "-t", topic, "-p", "0", "-K:", "-z", codec, "-H", "trace=7", stdin="\n".join(lines[:500]) + "\n")
+            server.run("topic", "cool", topic, "--wait")
+            kcat("-P", "-t", topic, "-p", "0", "-K:", "-z", codec, "-H", "trace=7", stdin="\n".join(lines[500:]) + "\n")
+            for where in ["half cold", "cold"]:
+                read = kcat("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q", "-f", "%o %h %k:%s\n")
+                expected = "".join(f"{n} trace=7 {line}\n" for n, line in enumerate(lines))
+                expect(read == expected, True, f"{codec}: what was produced is consumed, {where}")
+                read = kcat("-C", "-t", topic, "-p", "0", "-o", "990", "-e", "-q", "-f", "%o\n")
+                expect(read.split(), [str(n) for n in range(990, 1000)], f"{codec}: from an offset, {where}")
+                server.run("topic", "cool", topic, "--wait")
+        grouped = kcat("-G", "kcat-group", "-c", "1000", "-q", "-o", "beginning", "-f", "%o\n", "kcat-none")
+        expect(len(set(grouped.split())), 1000, "a group reads each record")
+        ends = kcat("-Q", "-t", "kcat-none:0:0", "-t", "kcat-lz4:0:4000000000000")
+        expect(sorted(line.split()[-1] for line in ends.splitlines()), ["-1", "0"], "offsets by time")
+        expect('topic "kcat-zstd" with 1 partitions' in kcat("-L"), True, "topics are listed")
+
+
+if __name__ == "__main__":
+    main()
