@@ -170,12 +170,13 @@ impl Tier {
             if !self.shared.store_is_up() {
                 break;
             }
-            // Compacted ones are smaller, so that comes first.
-            let mut done = partition.compact(When::Due, &mut report).await;
-            if done.is_ok() && self.shared.config.merge_bytes > 0 {
-                done = partition.merge_due(&mut report).await;
+            // Compacted ones are smaller, so that comes first. What it fails at does not keep others from being merged.
+            if let Err(error) = partition.compact(When::Due, &mut report).await {
+                report.note(&partition, error);
             }
-            if let Err(error) = done {
+            if self.shared.config.merge_bytes > 0
+                && let Err(error) = partition.merge_due(&mut report).await
+            {
                 report.note(&partition, error);
             }
         }

@@ -142,6 +142,17 @@ pub(crate) struct Copying {
     pub(crate) gone: Option<Arc<RowSet>>,
 }
 
+/// What became of a file that was to take the place of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Replaced {
+    /// It is the truth.
+    Done,
+    /// The others are not all there any more, side by side.
+    NotThere,
+    /// The truth is what an earlier attempt at something made of it.
+    Earlier,
+}
+
 impl TieredPartition {
     /// Merges until nothing is due any more (COL-22), and deletes what that replaced unless somebody reads it.
     pub(crate) async fn merge_due(&self, report: &mut MaintenanceReport) -> Result<(), CoolError> {
@@ -185,7 +196,7 @@ impl TieredPartition {
         let (file, unwanted) = self.write_copy(&copying).await?;
         let _work = self.work.lock().await;
         let replacing = Some((Arc::clone(&file), unwanted));
-        if !self.replace(&copying, replacing).await? {
+        if self.replace(&copying, replacing).await? != Replaced::Done {
             return Ok(None);
         }
         let Copying { inputs, .. } = copying;
@@ -239,7 +250,7 @@ impl TieredPartition {
     }
 
     /// An input that is damaged is left alone from now on: it is the only copy of what can still be read of it.
-    fn set_apart(&self, inputs: &[Arc<ColdFile>], error: &CoolError) {
+    pub(crate) fn set_apart(&self, inputs: &[Arc<ColdFile>], error: &CoolError) {
         let Some(object) = error.damaged_object() else {
             return;
         };
@@ -350,13 +361,13 @@ impl TieredPartition {
         .await
     }
 
-    /// Makes what was written, or nothing, the truth in place of the inputs (COL-21). Whether it is; if not, its object is deleted.
-    /// With `work` held.
+    /// Makes what was written, or nothing, the truth in place of the inputs (COL-21). If it is not, its object is deleted. With
+    /// `work` held.
     pub(crate) async fn replace(
         &self,
         copying: &Copying,
         written: Option<(Arc<ColdFile>, Unwanted)>,
-    ) -> Result<bool, CoolError> {
+    ) -> Result<Replaced, CoolError> {
         let (file, unwanted) = written.unzip();
         let next = match self.prove_and_plan(copying, file.as_ref()).await {
             Ok(Some(next)) => next,
@@ -365,7 +376,7 @@ impl TieredPartition {
                 if let Some(unwanted) = unwanted {
                     self.shared.discard(unwanted).await;
                 }
-                return Ok(false);
+                return Ok(Replaced::NotThere);
             }
             Err(error) => {
                 if let Some(unwanted) = unwanted {
@@ -378,7 +389,7 @@ impl TieredPartition {
             unwanted.keep();
         }
         match self.commit(next).await {
-            Ok(Outcome::New) => Ok(true),
+            Ok(Outcome::New) => Ok(Replaced::Done),
             Ok(Outcome::Earlier) => {
                 // An earlier attempt at something had succeeded after all. What was merged now is superfluous, unless the truth names it.
                 let unnamed =
@@ -386,7 +397,7 @@ impl TieredPartition {
                 if let Some(file) = file.filter(unnamed) {
                     self.shared.store.delete(&file.path).await?;
                 }
-                Ok(false)
+                Ok(Replaced::Earlier)
             }
             Err(error) => {
                 // Perhaps it is the truth by now. The next commit finds out.

@@ -441,9 +441,7 @@ impl Tier {
                     Err(error) => first_error = first_error.or(Some(error)),
                 }
             }
-            if first_error.is_none() {
-                first_error = self.compact(&partitions).await.err();
-            }
+            first_error = first_error.or(self.compact(&partitions).await.err());
         } else {
             self.shared.wake.notify_one();
         }
@@ -461,10 +459,12 @@ impl Tier {
         }
         let _turn = self.shared.merge_turn.lock().await;
         let mut report = MaintenanceReport::default();
+        let mut first_error = None;
         for partition in partitions {
-            partition.compact(When::Asked, &mut report).await?;
+            let compacted = partition.compact(When::Asked, &mut report).await;
+            first_error = first_error.or(compacted.err());
         }
-        Ok(())
+        first_error.map_or(Ok(()), Err)
     }
 }
 

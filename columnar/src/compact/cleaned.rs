@@ -8,7 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::file::offset_number;
 
 /// So many passes are told apart. With more, two that follow each other count as the later one: tombstones of the earlier stay longer.
-const MAX_PASSES: usize = 64;
+const MAX_PASSES: usize = 128;
+/// Into so many steps the time that tombstones stay is divided: so much longer one of them may stay.
+const STEPS: u128 = 32;
 
 /// A pass, or some that need not be told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +54,7 @@ pub(super) fn after(
     cleaned: &[Cleaned],
     end_offset: Offset,
     swept: &[Offset],
+    retention: Duration,
     now_ns: u64,
 ) -> Vec<Cleaned> {
     let mut all: Vec<Cleaned> = cleaned.to_vec();
@@ -59,6 +62,14 @@ pub(super) fn after(
         one.is_swept |= swept.contains(&one.end_offset);
     }
     if end_offset > clean_end_offset(cleaned) {
+        // Passes that follow each other quickly count as one, as long as it does not grow old: the times of tombstones end in steps.
+        let step_ns = retention.as_nanos() / STEPS;
+        if let [.., before, last] = &all[..]
+            && !last.is_swept
+            && u128::from(now_ns.saturating_sub(before.at_ns)) < step_ns
+        {
+            all.pop();
+        }
         all.push(Cleaned {
             end_offset,
             at_ns: now_ns,
@@ -110,7 +121,7 @@ mod tests {
         assert_eq!(sweepable(&passes, retention, 149), []);
         assert_eq!(sweepable(&passes, retention, 150), [Offset(10)]);
         assert_eq!(sweepable(&passes, retention, 99), []);
-        let next = after(&passes, Offset(40), &[Offset(10)], 300);
+        let next = after(&passes, Offset(40), &[Offset(10)], retention, 300);
         assert_eq!(
             next,
             [
@@ -120,7 +131,7 @@ mod tests {
             ]
         );
         assert_eq!(sweepable(&next, retention, 260), [Offset(30)]);
-        let last = after(&next, Offset(40), &[Offset(30)], 400);
+        let last = after(&next, Offset(40), &[Offset(30)], retention, 400);
         assert_eq!(last, [cleaned(30, 200, true), cleaned(40, 300, false)]);
     }
 
@@ -128,12 +139,33 @@ mod tests {
     fn many_passes_are_told_apart_less_finely_and_none_too_early() {
         let mut passes = Vec::new();
         for pass in 1..=200 {
-            passes = after(&passes, Offset(pass), &[], pass * 10);
+            passes = after(&passes, Offset(pass), &[], Duration::ZERO, pass * 10);
         }
         assert_eq!(passes.len(), MAX_PASSES);
         assert_eq!(clean_end_offset(&passes), Offset(200));
         for end in 1..=200 {
             assert!(since(&passes, Offset(end)).unwrap().at_ns >= end * 10);
+        }
+    }
+
+    /// However often passes come, each tombstone's time is over at some time, and hardly too late.
+    #[test]
+    fn passes_that_never_end_let_tombstones_go() {
+        let retention = Duration::from_nanos(3200);
+        for every in [1, 7, 50, 130] {
+            let mut passes = Vec::new();
+            for pass in 1..=2000_u64 {
+                let now = pass * every;
+                let swept = sweepable(&passes, retention, now);
+                passes = after(&passes, Offset(pass), &swept, retention, now);
+                assert!(passes.len() <= MAX_PASSES);
+                for end in 1..=pass {
+                    let since = since(&passes, Offset(end)).unwrap();
+                    let age = now - end * every;
+                    assert!(since.is_swept || age <= 3200 + 2 * 100 + 2 * every, "{age}");
+                    assert!(!since.is_swept || age >= 3200, "{age}");
+                }
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ mod survey;
 mod survivors;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use basalt_log::{Ratio, SegmentView, TopicConfig};
 use basalt_proto::Offset;
@@ -34,9 +35,10 @@ use crate::commit::Outcome;
 use crate::cool::blocking;
 use crate::error::CoolError;
 use crate::file::ColdFile;
+use crate::hydrate::verify_bytes;
 use crate::maintenance::MaintenanceReport;
 use crate::manifest::Manifest;
-use crate::merge::{Copying, Source};
+use crate::merge::{Copying, Replaced, Source};
 use crate::partition::TieredPartition;
 use crate::steps::Step;
 
@@ -99,9 +101,9 @@ impl TieredPartition {
         if !config.cleanup_policy.compacts() {
             return false;
         }
-        let (now_ns, lag_ns) = (self.shared.now_ns(), lag_ns(config));
+        let now_ns = self.shared.now_ns();
         let settled = sealed
-            .take_while(|segment| segment.appended_at_ns().saturating_add(lag_ns) <= now_ns)
+            .take_while(|segment| is_settled(config, segment.appended_at_ns(), now_ns))
             .fold(0, |sum: u64, segment| {
                 sum.saturating_add(segment.frame_bytes())
             });
@@ -109,7 +111,8 @@ impl TieredPartition {
         let (clean, dirty) = split(&state.manifest);
         let clean_bytes = frame_bytes(clean);
         let dirty_bytes = frame_bytes(dirty).saturating_add(settled);
-        settled > 0 && is_dirty(config, clean_bytes, dirty_bytes)
+        let can_be_compacted = state.unmergeable.is_empty();
+        can_be_compacted && settled > 0 && is_dirty(config, clean_bytes, dirty_bytes)
     }
 
     /// Compacts what is to be compacted, and deletes what that replaced unless somebody reads it.
@@ -122,22 +125,34 @@ impl TieredPartition {
         if when == When::Due && self.is_resting(rest_until_ns) {
             return Ok(());
         }
-        match self.count_compaction(self.compact_once(when)).await {
-            Ok(Some(compacted)) => report.compacted.add(compacted),
-            Ok(None) => return Ok(()),
-            Err(error) => {
-                if !self.shared.note_failure(&error) {
-                    self.rest_from_merging();
+        let mut ended_early = false;
+        loop {
+            let pass = self.compact_once(when, &mut report.deleted_files);
+            match self.count_compaction(pass).await {
+                Ok(Some(compacted)) => {
+                    report.compacted.add(compacted);
+                    report.deleted_files += self.delete_dropped().await?;
+                    if compacted.passes == 0 && std::mem::replace(&mut ended_early, true) {
+                        return Ok(());
+                    }
                 }
-                return Err(error);
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    if !self.shared.note_failure(&error) {
+                        self.rest_from_merging();
+                    }
+                    return Err(error);
+                }
             }
         }
-        report.deleted_files += self.delete_dropped().await?;
-        Ok(())
     }
 
     /// One pass; `None` if there is nothing to do.
-    async fn compact_once(&self, when: When) -> Result<Option<CompactionReport>, CoolError> {
+    async fn compact_once(
+        &self,
+        when: When,
+        deleted_files: &mut u64,
+    ) -> Result<Option<CompactionReport>, CoolError> {
         let config = self.hot.config();
         if !config.cleanup_policy.compacts() {
             return Ok(None);
@@ -150,38 +165,42 @@ impl TieredPartition {
         let planned = {
             let state = self.state.lock();
             let planned = plan(&state.manifest, &config, now_ns, when);
+            // What is damaged may have any key, and stays: nothing can be called clean beside it.
+            let planned = planned.filter(|_| state.unmergeable.is_empty());
             if planned.is_some() {
                 state.check_writable(&self.key)?;
             }
             planned
         };
         let Some(pass) = planned else { return Ok(None) };
-        let pass = Arc::new(pass);
-        let gone = self.survey(&pass).await?;
+        let (pass, gone) = self.survey(pass).await?;
         self.reached(Step::CompactionSurveyed)?;
         let mut report = CompactionReport::default();
-        for (file, gone) in pass.files.iter().zip(gone) {
+        let end_offset = match pass.files.get(gone.len()) {
+            Some(for_another_pass) => for_another_pass.base_offset,
+            None => pass.end_offset,
+        };
+        // Each is let go of once it is replaced, so that its space comes back.
+        for (file, gone) in pass.files.into_iter().zip(gone) {
             if gone.is_empty() {
                 continue;
             }
-            let rows = gone.len();
-            if let Some(bytes_out) = self.rewrite(file, gone).await? {
-                report.files += 1;
-                report.rows += rows;
-                report.bytes_in += file.file_bytes;
-                report.bytes_out += bytes_out;
-            } else if self.state.lock().manifest.same_file(file).is_some() {
-                // An earlier commit of unknown outcome came first. The next pass goes on from there.
+            let (rows, bytes_in) = (gone.len(), file.file_bytes);
+            let asked_no_more = !self.hot.config().cleanup_policy.compacts();
+            if asked_no_more || !self.rewrite(file, gone, &mut report).await? {
                 return Ok(Some(report));
             }
+            report.rows += rows;
+            report.bytes_in += bytes_in;
+            *deleted_files += self.delete_dropped().await?;
         }
-        if self.mark(&pass).await? {
+        if self.mark(end_offset, &pass.swept, &config).await? {
             report.passes = 1;
         }
         tracing::debug!(
             topic = %self.key.topic,
             partition = %self.key.partition,
-            end_offset = %pass.end_offset,
+            %end_offset,
             files = report.files,
             rows = report.rows,
             bytes_in = report.bytes_in,
@@ -191,8 +210,8 @@ impl TieredPartition {
         Ok(Some(report))
     }
 
-    /// Which rows of each file go.
-    async fn survey(&self, pass: &Arc<Pass>) -> Result<Vec<RowSet>, CoolError> {
+    /// Which rows of each file go; of the first files of the pass, where its dirty ones have too many keys.
+    async fn survey(&self, pass: Pass) -> Result<(Pass, Vec<RowSet>), CoolError> {
         let _permit = self
             .shared
             .coolings
@@ -201,22 +220,42 @@ impl TieredPartition {
             .map_err(|_| CoolError::Closed)?;
         let (sign, _waiting) = self.stop_sign();
         let source = Source::new(&self.shared.store, sign);
-        let (pass, keys) = (Arc::clone(pass), self.shared.compaction_keys);
-        blocking(move || survey::survey(&source, &pass.files, pass.dirty_from, &pass.sweeps, keys))
-            .await?
+        let keys = self.shared.compaction_keys;
+        let (pass, gone) = blocking(move || {
+            let Pass {
+                files,
+                dirty_from,
+                sweeps,
+                ..
+            } = &pass;
+            let gone = survey::survey(&source, files, *dirty_from, sweeps, keys);
+            (pass, gone)
+        })
+        .await?;
+        let gone = gone.inspect_err(|error| self.set_apart(&pass.files, error))?;
+        Ok((pass, gone))
     }
 
-    /// Puts a file without `gone` in the place of `file`: its bytes, none if nothing is left. `None` if it is not there any more, or
-    /// it is not known to be.
-    async fn rewrite(&self, file: &Arc<ColdFile>, gone: RowSet) -> Result<Option<u64>, CoolError> {
+    /// Puts a file without `gone` in the place of `file`, or nothing if nothing is left of it. Whether the pass may go on: so it may
+    /// where retention has taken it meanwhile.
+    async fn rewrite(
+        &self,
+        file: Arc<ColdFile>,
+        gone: RowSet,
+        report: &mut CompactionReport,
+    ) -> Result<bool, CoolError> {
         let is_all = gone.len() >= file.rows;
+        let end_offset = file.end_offset;
         let copying = Copying {
-            inputs: vec![Arc::clone(file)],
+            inputs: vec![file],
             gone: Some(Arc::new(gone)),
         };
-        let written = match is_all {
-            true => None,
-            false => Some(self.write_copy(&copying).await?),
+        let written = if is_all {
+            let sound = verify_bytes(self.shared.store.object_store(), &copying.inputs[0]).await;
+            sound.inspect_err(|error| self.set_apart(&copying.inputs, error))?;
+            None
+        } else {
+            Some(self.write_copy(&copying).await?)
         };
         let bytes_out = written.as_ref().map_or(0, |(file, _)| file.file_bytes);
         let _work = self.work.lock().await;
@@ -224,18 +263,33 @@ impl TieredPartition {
         drop(copying);
         self.trim_manifests().await?;
         self.reached(Step::ManifestsTrimmed)?;
-        Ok(replaced.then_some(bytes_out))
+        Ok(match replaced {
+            Replaced::Done => {
+                report.files += 1;
+                report.bytes_out += bytes_out;
+                true
+            }
+            Replaced::NotThere => self.state.lock().manifest.log_start_offset >= end_offset,
+            // Nobody knows what has become of the files of this pass.
+            Replaced::Earlier => false,
+        })
     }
 
-    /// Says that the files of the pass are clean from now on (COL-38). Whether that is so.
-    async fn mark(&self, pass: &Pass) -> Result<bool, CoolError> {
+    /// Says that files up to `end_offset` are clean from now on (COL-38). Whether that is so.
+    async fn mark(
+        &self,
+        end_offset: Offset,
+        swept: &[Offset],
+        config: &TopicConfig,
+    ) -> Result<bool, CoolError> {
         let _work = self.work.lock().await;
         self.prove(Offset::MAX).await?;
         let now_ns = self.shared.now_ns();
+        let retention = delete_retention(config);
         let next = {
             let state = self.state.lock();
             let mut next = state.manifest.next(&self.shared.writer);
-            next.cleaned = cleaned::after(&next.cleaned, pass.end_offset, &pass.swept, now_ns);
+            next.cleaned = cleaned::after(&next.cleaned, end_offset, swept, retention, now_ns);
             next
         };
         let marked = self.commit(next).await? == Outcome::New;
@@ -248,15 +302,11 @@ impl TieredPartition {
 /// The pass that is to be made, if any is.
 fn plan(manifest: &Manifest, config: &TopicConfig, now_ns: u64, when: When) -> Option<Pass> {
     let (clean, dirty) = split(manifest);
-    let lag_ns = lag_ns(config);
     let settled = dirty
         .iter()
-        .take_while(|file| file.appended_at_ns.saturating_add(lag_ns) <= now_ns)
+        .take_while(|file| is_settled(config, file.appended_at_ns, now_ns))
         .count();
-    let retention = config
-        .delete_retention
-        .unwrap_or(TopicConfig::DELETE_RETENTION);
-    let sweepable = cleaned::sweepable(&manifest.cleaned, retention, now_ns);
+    let sweepable = cleaned::sweepable(&manifest.cleaned, delete_retention(config), now_ns);
     let sweeps = |file: &Arc<ColdFile>| {
         let since = cleaned::since(&manifest.cleaned, file.end_offset);
         since.is_some_and(|since| sweepable.contains(&since.end_offset))
@@ -308,7 +358,14 @@ fn frame_bytes(files: &[Arc<ColdFile>]) -> u64 {
         .fold(0, |sum, file| sum.saturating_add(file.frame_bytes))
 }
 
-fn lag_ns(config: &TopicConfig) -> u64 {
+/// Whether the lag of what was appended then is over. A stamp in the future, of a clock that was set back, says nothing.
+fn is_settled(config: &TopicConfig, appended_at_ns: u64, now_ns: u64) -> bool {
     let lag = config.min_compaction_lag.unwrap_or_default();
-    u64::try_from(lag.as_nanos()).unwrap_or(u64::MAX)
+    let age_ns = now_ns.checked_sub(appended_at_ns);
+    age_ns.is_none_or(|age_ns| u128::from(age_ns) >= lag.as_nanos())
+}
+
+fn delete_retention(config: &TopicConfig) -> Duration {
+    let retention = config.delete_retention;
+    retention.unwrap_or(TopicConfig::DELETE_RETENTION)
 }

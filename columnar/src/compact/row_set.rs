@@ -1,7 +1,5 @@
 //! Some rows of a file: a bit for each row.
 
-use std::ops::Range;
-
 /// Rows, by their number in the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RowSet {
@@ -27,11 +25,6 @@ impl RowSet {
         word.is_some_and(|word| word & (1 << (row % 64)) != 0)
     }
 
-    /// Whether any row of `rows` is in it.
-    pub(crate) fn meets(&self, mut rows: Range<usize>) -> bool {
-        rows.any(|row| self.contains(row))
-    }
-
     /// How many.
     pub(crate) const fn len(&self) -> u64 {
         self.len
@@ -49,13 +42,12 @@ mod tests {
     #[test]
     fn rows_are_in_it_once() {
         let mut rows = RowSet::default();
-        assert!(rows.is_empty() && !rows.contains(0) && !rows.meets(0..1000));
+        assert!(rows.is_empty() && !rows.contains(0));
         for row in [0, 63, 64, 64, 1000] {
             rows.insert(row);
         }
         assert_eq!(rows.len(), 4);
         let all: Vec<_> = (0..2000).filter(|row| rows.contains(*row)).collect();
         assert_eq!(all, [0, 63, 64, 1000]);
-        assert!(rows.meets(60..64) && !rows.meets(65..1000) && rows.meets(1000..1001));
     }
 }

@@ -1,7 +1,8 @@
 //! Which rows go, by their keys alone (COL-37).
 //!
-//! The latest offset of each key of the dirty files is held in memory, by 128 bits of a keyed hash (SipHash-1-3). Where those are too many
-//! they are looked at in shares, by their lowest bits: what goes is the same, the key columns are read once for each share.
+//! The latest offset of each key of the dirty files is held in memory, by 128 bits of a keyed hash (SipHash-1-3). Dirty files whose keys
+//! find no more room are left for another pass. Where the first one alone has too many they are looked at in shares, by their lowest bits:
+//! what goes is the same, the key columns are read once for each share.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -16,7 +17,7 @@ use siphasher::sip128::SipHasher13;
 use super::RowSet;
 use crate::error::CoolError;
 use crate::file::ColdFile;
-use crate::hydrate::{open_rows, unplayable, unreadable};
+use crate::hydrate::{open_rows, unplayable, unreadable, verify_bytes};
 use crate::merge::Source;
 use crate::replay::{ReplayError, mistyped};
 use crate::schema::column;
@@ -24,8 +25,8 @@ use crate::schema::column;
 /// Keys that are held at a time: seven eighths of 2^20, which is as full as a table of that size gets. 35 MB.
 const MAX_KEYS: usize = 7 << 17;
 
-/// Looks at the keys of `files`, of which those from `dirty_from` on are dirty: of each the rows that go. Where `sweeps` says so a
-/// file's tombstones go, too. Blocks.
+/// Looks at the keys of `files`, of which those from `dirty_from` on are dirty: of each the rows that go. As many dirty files are looked at
+/// as there are keys for in memory, but one at least. Where `sweeps` says so a file's tombstones go, too. Blocks.
 ///
 /// # Errors
 /// [`CoolError::Merge`] when a file cannot be read, [`CoolError::Closed`] once the sign is raised.
@@ -48,44 +49,62 @@ fn survey_holding(
     max_keys: usize,
 ) -> Result<Vec<RowSet>, CoolError> {
     let hasher = SipHasher13::new_with_keys(hash_keys.0, hash_keys.1);
-    let mut gone = vec![RowSet::default(); files.len()];
-    let dirty = files.get(dirty_from..).unwrap_or_default();
-    let mut shares = match dirty.is_empty() {
-        true => Vec::new(),
-        false => vec![Share::default()],
+    let hash = |key: &[u8]| hasher.hash(key).as_u128();
+    let mut keys = Keys {
+        share: Share::default(),
+        latest: Latest::default(),
+        max_keys,
+        others: Vec::new(),
     };
-    while let Some(mut share) = shares.pop() {
-        let mut latest = Latest::default();
-        for file in dirty {
-            each_row(source, file, false, |row| {
-                let Some(hash) = row.key.map(|key| hash(&hasher, key)) else {
-                    return;
-                };
-                if !share.has(hash) {
-                    return;
-                }
-                latest.insert(hash, row.offset);
-                while latest.len() > max_keys {
-                    shares.push(share.halve());
-                    latest.retain(|hash, _| share.has(*hash));
-                }
-            })?;
+    let mut end = dirty_from;
+    for file in files.get(dirty_from..).unwrap_or_default() {
+        let is_first = end == dirty_from;
+        let mut fits = true;
+        // Damage would be taken for keys, and cost other files their rows.
+        let sound = verify_bytes(&source.object_store, file);
+        source.handle.block_on(sound)?;
+        each_row(source, file, false, |row| {
+            if let Some(key) = row.key.filter(|_| fits) {
+                fits = keys.insert(hash(key), row.offset, is_first);
+            }
+        })?;
+        if !fits {
+            // What was taken of it shows nothing that is not so, but not all of it.
+            break;
         }
-        for (file, gone) in files.iter().zip(&mut gone) {
+        end += 1;
+        if !keys.others.is_empty() {
+            break;
+        }
+    }
+    let files = files.get(..end).unwrap_or_default();
+    let mut gone = vec![RowSet::default(); files.len()];
+    loop {
+        if !keys.latest.is_empty() {
+            for (file, gone) in files.iter().zip(&mut gone) {
+                each_row(source, file, false, |row| {
+                    let last = row.key.and_then(|key| keys.latest.get(&hash(key)));
+                    if last.is_some_and(|last| row.offset < *last) {
+                        gone.insert(row.row);
+                    }
+                })?;
+            }
+        }
+        let Some(share) = keys.others.pop() else {
+            break;
+        };
+        // Then there is one dirty file.
+        (keys.share, keys.latest) = (share, Latest::default());
+        for file in files.get(dirty_from..).unwrap_or_default() {
             each_row(source, file, false, |row| {
-                let last = row.key.and_then(|key| latest.get(&hash(&hasher, key)));
-                if last.is_some_and(|last| row.offset < *last) {
-                    gone.insert(row.row);
+                if let Some(key) = row.key {
+                    keys.insert(hash(key), row.offset, true);
                 }
             })?;
         }
     }
-    for ((file, gone), _) in files
-        .iter()
-        .zip(&mut gone)
-        .zip(sweeps)
-        .filter(|(_, sweeps)| **sweeps)
-    {
+    let swept = files.iter().zip(&mut gone).zip(sweeps);
+    for ((file, gone), _) in swept.filter(|(_, sweeps)| **sweeps) {
         each_row(source, file, true, |row| {
             if row.is_tombstone && row.key.is_some() {
                 gone.insert(row.row);
@@ -93,6 +112,38 @@ fn survey_holding(
         })?;
     }
     Ok(gone)
+}
+
+/// The keys that are held, and what is left for another look.
+struct Keys {
+    share: Share,
+    latest: Latest,
+    max_keys: usize,
+    others: Vec<Share>,
+}
+
+impl Keys {
+    /// Notes a key's offset if it is of this share. Where there is no room half of the share is left for later, or, unless `may_share`,
+    /// the answer is `false`.
+    fn insert(&mut self, hash: u128, offset: i64, may_share: bool) -> bool {
+        while self.share.has(hash) {
+            if let Some(last) = self.latest.get_mut(&hash) {
+                *last = offset;
+                return true;
+            }
+            if self.latest.len() < self.max_keys {
+                self.latest.insert(hash, offset);
+                return true;
+            }
+            if !may_share {
+                return false;
+            }
+            self.others.push(self.share.halve());
+            let share = self.share;
+            self.latest.retain(|hash, _| share.has(*hash));
+        }
+        true
+    }
 }
 
 /// The keys whose hash ends with these bits.
@@ -141,10 +192,6 @@ impl Hasher for HashOfHash {
     fn write_u128(&mut self, hash: u128) {
         self.write(&hash.to_le_bytes());
     }
-}
-
-fn hash(hasher: &SipHasher13, key: &[u8]) -> u128 {
-    hasher.hash(key).as_u128()
 }
 
 /// What is looked at.

@@ -1,14 +1,16 @@
 //! The rows that stay, as rows of whole frames.
 //!
-//! A record frame is one row, and stays as it is. The rows of a batch are one frame together; where some of them go, each of the
-//! others becomes a batch of one record, which begins and ends at its own offset and stamp and has the number that its producer gave it
-//! within the batch. (Kafka leaves such a batch with holes in its offsets. Here a batch is read by counting.)
+//! A record frame is one row, and stays as it is. The rows of a batch are one frame together; where some of them go, those that are left
+//! side by side become a batch: it begins and ends at their offsets and stamps, and has the numbers that the producer gave them within
+//! the batch. (Kafka leaves one batch with holes in its offsets. Here a batch is read by counting.)
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use arrow::array::{Array, ArrayRef, ArrowPrimitiveType, AsArray, BooleanArray, PrimitiveArray};
-use arrow::compute::filter_record_batch;
+use arrow::compute::{concat_batches, filter_record_batch};
 use arrow::datatypes::{Int16Type, Int32Type, Int64Type, UInt64Type};
+use arrow::error::ArrowError;
 use arrow::record_batch::RecordBatch;
 use basalt_proto::Offset;
 
@@ -21,10 +23,10 @@ use crate::schema::column;
 /// Takes the rows of one row group as they come.
 pub(crate) struct Survivors<'a> {
     gone: &'a RowSet,
-    /// Of the next row, in the file.
+    /// Of the next row to be looked at, in the file.
     next_row: usize,
-    /// The last batch that was looked at, by its first offset, and whether it loses any of its rows.
-    batch: Option<(i64, bool)>,
+    /// The first rows of a batch whose last ones have not come yet. At most one batch.
+    begun: Option<RecordBatch>,
     rebuilder: FrameRebuilder,
     frames: Vec<u8>,
     /// What has stayed so far.
@@ -38,7 +40,7 @@ impl<'a> Survivors<'a> {
         Self {
             gone,
             next_row: first_row,
-            batch: None,
+            begun: None,
             rebuilder: FrameRebuilder::default(),
             frames: Vec::new(),
             stayed: None,
@@ -46,28 +48,50 @@ impl<'a> Survivors<'a> {
         }
     }
 
-    /// Those of `rows` that stay: the columns of [`crate::cold_schema`], with all payloads. None may.
+    /// Those that stay of the rows that came before, as far as they were kept back, and of `rows`: the columns of
+    /// [`crate::cold_schema`], with all payloads. None may.
     ///
     /// # Errors
     /// The rows are not what [`crate::RowBuilder`] made.
     pub(crate) fn push(&mut self, rows: &RecordBatch) -> Result<RecordBatch, ReplayError> {
-        let first_row = self.next_row;
-        self.next_row += rows.num_rows();
-        let stays: BooleanArray = (first_row..self.next_row)
-            .map(|row| Some(!self.gone.contains(row)))
-            .collect();
-        let columns = BatchColumns::of(rows)?;
-        let mut alone = Vec::with_capacity(rows.num_rows());
-        for at in 0..rows.num_rows() {
-            let is_alone = self.is_of_broken_batch(&columns, at, first_row + at);
-            if stays.value(at) {
-                alone.push(is_alone);
-            }
+        let all = match self.begun.take() {
+            Some(begun) => concat_batches(&rows.schema(), [&begun, rows]).map_err(unexpected)?,
+            None => rows.clone(),
+        };
+        let columns = BatchColumns::of(&all)?;
+        let frames = columns.frames();
+        let whole = frames
+            .last()
+            .map_or(0, |last| match last.end > all.num_rows() {
+                true => last.start,
+                false => last.end,
+            });
+        if whole < all.num_rows() {
+            self.begun = Some(all.slice(whole, all.num_rows() - whole));
         }
-        let staying = filter_record_batch(rows, &stays).map_err(|_| mistyped(column::OFFSET))?;
-        let staying = match alone.contains(&true) {
-            true => each_alone(&staying, &alone)?,
-            false => staying,
+        let first_row = self.next_row;
+        self.next_row += whole;
+        let stays = |row: usize| !self.gone.contains(first_row + row);
+        // Of each batch that loses some of its rows the runs that stay, as places among all that stay.
+        let (mut runs, mut place) = (Vec::new(), 0);
+        for frame in frames.into_iter().filter(|frame| frame.end <= whole) {
+            let is_broken = frame.len() > 1 && !frame.clone().all(stays);
+            let mut run = place;
+            for row in frame {
+                if stays(row) {
+                    place += 1;
+                    continue;
+                }
+                runs.extend((is_broken && run < place).then_some(run..place));
+                run = place;
+            }
+            runs.extend((is_broken && run < place).then_some(run..place));
+        }
+        let mask: BooleanArray = (0..whole).map(|row| Some(stays(row))).collect();
+        let staying = filter_record_batch(&all.slice(0, whole), &mask).map_err(unexpected)?;
+        let staying = match runs.is_empty() {
+            true => staying,
+            false => as_batches(&staying, &runs)?,
         };
         self.frames.clear();
         self.rebuilder.push(&staying, None, &mut self.frames)?;
@@ -83,29 +107,16 @@ impl<'a> Survivors<'a> {
     /// What stayed of the row group; `None` for nothing.
     ///
     /// # Errors
-    /// [`ReplayError::BatchRows`] when the last batch is not whole.
+    /// [`ReplayError`] when the last batch is not whole.
     pub(crate) fn finish(self) -> Result<Option<(ColdChunk, bool)>, ReplayError> {
+        if let Some(begun) = self.begun {
+            // Its last rows are missing: the rebuilder says so.
+            let mut rebuilder = FrameRebuilder::default();
+            rebuilder.push(&begun, None, &mut Vec::new())?;
+            rebuilder.finish()?;
+        }
         self.rebuilder.finish()?;
         Ok(self.stayed.map(|stayed| (stayed, self.has_batches)))
-    }
-
-    fn is_of_broken_batch(&mut self, columns: &BatchColumns, at: usize, row: usize) -> bool {
-        if columns.base_offset.is_null(at) {
-            return false;
-        }
-        let base = columns.base_offset.value(at);
-        if let Some((known, is_broken)) = self.batch
-            && known == base
-        {
-            return is_broken;
-        }
-        // Its rows follow each other, and this is the first of them.
-        let last = usize::try_from(columns.last_offset_delta.value(at)).unwrap_or_default();
-        let is_broken = self
-            .gone
-            .meets(row..row.saturating_add(last).saturating_add(1));
-        self.batch = Some((base, is_broken));
-        is_broken
     }
 
     fn count(&mut self, staying: &RecordBatch) -> Result<(), ReplayError> {
@@ -169,6 +180,25 @@ impl BatchColumns {
             base_sequence: primitive(rows, column::BASE_SEQUENCE)?,
         })
     }
+
+    /// The rows of each frame, in order. The last one may end behind the rows that there are.
+    fn frames(&self) -> Vec<Range<usize>> {
+        let (mut frames, mut row) = (Vec::new(), 0);
+        while row < self.offset.len() {
+            let rows = match self.base_offset.is_valid(row) {
+                true => i64::from(self.last_offset_delta.value(row)) + 1,
+                false => 1,
+            };
+            let end = row.saturating_add(usize::try_from(rows).unwrap_or(1).max(1));
+            frames.push(row..end);
+            row = end;
+        }
+        frames
+    }
+}
+
+fn unexpected(_: ArrowError) -> ReplayError {
+    mistyped(column::OFFSET)
 }
 
 fn primitive<T: ArrowPrimitiveType>(
@@ -180,44 +210,58 @@ fn primitive<T: ArrowPrimitiveType>(
     column.ok_or_else(|| mistyped(at))
 }
 
-/// `rows`, where those that `alone` says are batches of one record.
-fn each_alone(rows: &RecordBatch, alone: &[bool]) -> Result<RecordBatch, ReplayError> {
+/// `rows`, where each of `runs` is a batch.
+fn as_batches(rows: &RecordBatch, runs: &[Range<usize>]) -> Result<RecordBatch, ReplayError> {
     let old = BatchColumns::of(rows)?;
-    // A batch that a broker stamped as a whole has that stamp as its latest, and records whose own do not count.
-    let is_restamped = |at: usize| alone[at] && old.attributes.value(at) & LOG_APPEND_TIME == 0;
-    let sequence = |at: usize| match old.base_sequence.value(at) {
+    let sequence = |first: usize| match old.base_sequence.value(first) {
         none @ ..0 => none,
         base => {
-            let delta = old.offset.value(at).wrapping_sub(old.base_offset.value(at));
+            let offset = old.offset.value(first);
+            let delta = offset.wrapping_sub(old.base_offset.value(first));
             // Behind the last number comes 0.
             let sequence = i64::from(base).wrapping_add(delta) & i64::from(i32::MAX);
             i32::try_from(sequence).unwrap_or_default()
         }
     };
+    // A batch that a broker stamped as a whole has that stamp as its latest, and records whose own do not count.
+    let restamped: Vec<_> = runs
+        .iter()
+        .filter(|run| old.attributes.value(run.start) & LOG_APPEND_TIME == 0)
+        .cloned()
+        .collect();
+    let first_stamp = |run: &Range<usize>| old.timestamp_ms.value(run.start);
+    let latest_stamp = |run: &Range<usize>| {
+        let stamps = run.clone().map(|row| old.timestamp_ms.value(row));
+        stamps.max().unwrap_or_default()
+    };
+    let last_delta = |run: &Range<usize>| i32::try_from(run.len() - 1).unwrap_or(i32::MAX);
     let mut columns = rows.columns().to_vec();
     columns[column::BATCH_BASE_OFFSET] =
-        changed(&old.base_offset, alone, |at| old.offset.value(at));
-    columns[column::BATCH_LAST_OFFSET_DELTA] = changed(&old.last_offset_delta, alone, |_| 0);
-    columns[column::BASE_SEQUENCE] = changed(&old.base_sequence, alone, sequence);
-    let restamped: Vec<bool> = (0..alone.len()).map(is_restamped).collect();
-    let stamp = |at: usize| old.timestamp_ms.value(at);
-    columns[column::BATCH_BASE_TIMESTAMP_MS] = changed(&old.base_timestamp_ms, &restamped, stamp);
-    columns[column::BATCH_MAX_TIMESTAMP_MS] = changed(&old.max_timestamp_ms, &restamped, stamp);
-    columns[column::TIMESTAMP_NS] =
-        changed(&old.timestamp_ns, &restamped, |at| stamp_ns(stamp(at)));
-    RecordBatch::try_new(rows.schema(), columns).map_err(|_| mistyped(column::BATCH_BASE_OFFSET))
+        changed(&old.base_offset, runs, |run| old.offset.value(run.start));
+    columns[column::BATCH_LAST_OFFSET_DELTA] = changed(&old.last_offset_delta, runs, last_delta);
+    columns[column::BASE_SEQUENCE] = changed(&old.base_sequence, runs, |run| sequence(run.start));
+    columns[column::BATCH_BASE_TIMESTAMP_MS] =
+        changed(&old.base_timestamp_ms, &restamped, first_stamp);
+    columns[column::BATCH_MAX_TIMESTAMP_MS] =
+        changed(&old.max_timestamp_ms, &restamped, latest_stamp);
+    columns[column::TIMESTAMP_NS] = changed(&old.timestamp_ns, &restamped, |run| {
+        stamp_ns(latest_stamp(run))
+    });
+    RecordBatch::try_new(rows.schema(), columns).map_err(unexpected)
 }
 
-/// `array` with new values in some places.
+/// `array` with one value in all rows of each run. Runs are in order.
 fn changed<T: ArrowPrimitiveType>(
     array: &PrimitiveArray<T>,
-    places: &[bool],
-    value: impl Fn(usize) -> T::Native,
+    runs: &[Range<usize>],
+    value: impl Fn(&Range<usize>) -> T::Native,
 ) -> ArrayRef {
-    let values = array.iter().zip(places).enumerate();
-    let values = values.map(|(at, (old, is_changed))| match is_changed {
-        true => Some(value(at)),
-        false => old,
-    });
+    let mut values: Vec<Option<T::Native>> = array.iter().collect();
+    for run in runs {
+        let value = value(run);
+        if let Some(rows) = values.get_mut(run.clone()) {
+            rows.fill(Some(value));
+        }
+    }
     Arc::new(PrimitiveArray::<T>::from_iter(values))
 }

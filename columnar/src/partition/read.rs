@@ -66,7 +66,8 @@ impl TieredPartition {
                         if !slice.is_empty() {
                             return Ok(slice);
                         }
-                        at = view.end_offset.max(at);
+                        // What lies behind `end` was not looked for.
+                        at = view.end_offset.min(end).max(at);
                     }
                 },
                 Place::Hot(place) => {
@@ -98,7 +99,9 @@ impl TieredPartition {
                         return Ok(Attempt::Ready(FrameSlice::empty(next_offset)));
                     }
                     Chunk::Open(view) => match view.try_slice(at, end, max_bytes)? {
-                        Attempt::Ready(slice) if slice.is_empty() => at = view.end_offset.max(at),
+                        Attempt::Ready(slice) if slice.is_empty() => {
+                            at = view.end_offset.min(end).max(at);
+                        }
                         answer => return Ok(answer),
                     },
                 },

@@ -9,11 +9,13 @@ use basalt_proto::batch::{BatchFields, BatchWriter, RecordToWrite};
 use basalt_proto::{Frame, Offset, RecordHeader};
 use parking_lot::Mutex;
 
+use super::failing::{Turn, failing_setup};
 use super::support::{
-    Fixture, Random, Seen, Setup, append, files_below, records, replay, rows, seeds, topic,
+    Fixture, OwnedHeader, Random, Seen, SeenBatch, Setup, append, files_below, records, replay,
+    rows, seeds, topic,
 };
 use crate::check::check_cold;
-use crate::{NoSteps, Step, Steps, Stopped, TieredPartition};
+use crate::{CompactionReport, CoolError, NoSteps, Step, Steps, Stopped, TieredPartition};
 
 const HOUR: Duration = Duration::from_hours(1);
 
@@ -34,17 +36,23 @@ async fn open(setup: &Setup) -> Fixture {
     fixture
 }
 
+const STAMPED_BY_A_BROKER: i16 = 1 << 3;
+const DELETE_HORIZON: i16 = 1 << 6;
+/// No attribute of Kafka's.
+const NOT_NUMBERED: i16 = 1 << 14;
+
 /// A batch of these keys and values.
-fn batch(records: &[(Option<&str>, Option<&str>)], compression: i16, out: &mut Vec<u8>) {
+fn batch(records: &[(Option<&str>, Option<&str>)], attributes: i16, out: &mut Vec<u8>) {
+    let numbered = attributes & NOT_NUMBERED == 0;
     let mut writer = BatchWriter::new(BatchFields {
         base_offset: 0,
         partition_leader_epoch: -1,
-        attributes: compression,
+        attributes: attributes & !NOT_NUMBERED,
         base_timestamp_ms: None,
         max_timestamp_ms: None,
-        producer_id: 7,
-        producer_epoch: 1,
-        base_sequence: i32::MAX - 2,
+        producer_id: if numbered { 7 } else { -1 },
+        producer_epoch: if numbered { 1 } else { -1 },
+        base_sequence: if numbered { i32::MAX - 2 } else { -1 },
     })
     .unwrap();
     for (at, (key, value)) in (0..).zip(records) {
@@ -96,18 +104,38 @@ fn random_frames(random: &mut Random, count: u64) -> Vec<u8> {
             .iter()
             .map(|(key, value)| ((!no_key).then_some(*key), value.as_deref()))
             .collect();
-        batch(&values, i16::try_from(random.below(5)).unwrap(), &mut out);
+        let mut attributes = i16::try_from(random.below(5)).unwrap();
+        for one in [STAMPED_BY_A_BROKER, DELETE_HORIZON, NOT_NUMBERED] {
+            attributes |= if random.one_in(4) { one } else { 0 };
+        }
+        batch(&values, attributes, &mut out);
     }
     out
 }
 
-/// Offset, key, value, stamp.
-type Content = (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>);
+/// Offset, key, value, stamp, headers, and of its batch the attributes, producer, epoch and the record's number.
+type Content = (
+    (u64, Option<Vec<u8>>, Option<Vec<u8>>, Option<i64>),
+    Vec<OwnedHeader>,
+    Option<(i16, i64, i16, i64)>,
+);
 
 /// What stays of a record whatever becomes of its batch.
 fn content(seen: &Seen) -> Content {
+    let of_batch = |(base, attributes, _, _, _, id, epoch, sequence, _): SeenBatch| {
+        let delta = seen.offset.cast_signed() - base;
+        let number = match sequence {
+            none @ ..0 => i64::from(none),
+            sequence => (i64::from(sequence) + delta) & i64::from(i32::MAX),
+        };
+        (attributes, id, epoch, number)
+    };
     let key = seen.key.clone();
-    (seen.offset, key, seen.payload.clone(), seen.stamp_ms)
+    (
+        (seen.offset, key, seen.payload.clone(), seen.stamp_ms),
+        seen.headers.clone(),
+        seen.batch.map(of_batch),
+    )
 }
 
 /// What somebody has who reads from the start and keeps each key's latest value; records without a key, all of them.
@@ -172,6 +200,15 @@ async fn col_37_each_keys_latest_record_stays_and_what_is_older_goes() {
         let mut written = Vec::new();
         for round in 0..12 {
             let what = format!("seed {seed}, round {round}");
+            if seed % 4 == 3 {
+                let asks = !random.one_in(3);
+                fixture.configure(|config| {
+                    config.cleanup_policy = match asks {
+                        true => CleanupPolicy::Compact,
+                        false => CleanupPolicy::Delete,
+                    };
+                });
+            }
             let partition = fixture.partition();
             let base = append(&partition, &random_frames(&mut random, 12)).await;
             written.extend(records(&replay(&partition, base).await));
@@ -189,6 +226,7 @@ async fn col_37_each_keys_latest_record_stays_and_what_is_older_goes() {
             }
             assert_same(&fixture, &written, &what).await;
         }
+        fixture.configure(compacted);
         cool(&fixture).await;
         let what = format!("seed {seed}");
         let seen = assert_same(&fixture, &written, &what).await;
@@ -307,10 +345,12 @@ async fn what_is_left_of_a_batch_keeps_its_numbers_stamps_and_headers() {
     let records_of = [
         (Some("a"), Some("1")),
         (Some("b"), Some("2")),
-        (Some("a"), Some("3")),
         (Some("c"), Some("")),
+        (Some("d"), Some("3")),
+        (Some("a"), Some("4")),
     ];
     batch(&records_of, 4, &mut frames);
+    batch(&[(Some("d"), Some("5"))], 0, &mut frames);
     append(&partition, &frames).await;
     let before = all(&partition).await;
     cool(&fixture).await;
@@ -318,7 +358,7 @@ async fn what_is_left_of_a_batch_keeps_its_numbers_stamps_and_headers() {
     let seen = records(&frames);
     assert_eq!(
         seen.iter().map(content).collect::<Vec<_>>(),
-        before[1..].iter().map(content).collect::<Vec<_>>()
+        [1, 2, 4, 5].map(|at: usize| content(&before[at])).to_vec()
     );
     let headers = basalt_proto::FrameWalk::new(&frames, basalt_proto::FrameLimits::UNLIMITED)
         .map(|frame| basalt_proto::batch::RecordBatch::header(frame.unwrap().payload).unwrap());
@@ -339,17 +379,17 @@ async fn what_is_left_of_a_batch_keeps_its_numbers_stamps_and_headers() {
     assert_eq!(
         numbers,
         [
-            ((1, 0), (7, 1, i32::MAX - 1), (stamp - 1, stamp - 1)),
-            ((2, 0), (7, 1, i32::MAX), (stamp - 2, stamp - 2)),
-            ((3, 0), (7, 1, 0), (stamp - 3, stamp - 3)),
+            ((1, 1), (7, 1, i32::MAX - 1), (stamp - 1, stamp - 1)),
+            ((4, 0), (7, 1, 1), (stamp - 4, stamp - 4)),
+            ((5, 0), (7, 1, i32::MAX - 2), (stamp, stamp)),
         ]
     );
     let chunks = &partition.snapshot().cold[0].chunks;
     assert_eq!(
         (chunks[0].min_timestamp_ns, chunks[0].max_timestamp_ns),
         (
-            (1_700_000_000_000 - 3) * 1_000_000,
-            (1_700_000_000_000 - 1) * 1_000_000
+            (1_700_000_000_000 - 4) * 1_000_000,
+            1_700_000_000_000 * 1_000_000
         )
     );
 }
@@ -480,4 +520,129 @@ async fn retention_does_not_apply_unless_asked_for() {
     fixture.configure(|config| config.cleanup_policy = CleanupPolicy::CompactDelete);
     fixture.tiered.maintain().await;
     assert_eq!(partition.bounds().log_start_offset, Offset(1));
+}
+
+/// A merge of which the answer is lost stands in the store, where memory does not know of it: what the pass takes for the files of the
+/// partition is not, and may not be called clean.
+#[tokio::test]
+async fn a_pass_over_files_that_are_others_by_now_calls_nothing_clean() {
+    for nth in 0.. {
+        let turn = Turn::failing(true);
+        let setup = Setup {
+            merge_bytes: 1 << 20,
+            ..failing_setup(&turn)
+        };
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        for values in [
+            [(Some("a"), Some("1")), (Some("b"), Some("2"))],
+            [(Some("c"), Some("3")), (Some("d"), Some("4"))],
+            [(Some("a"), None), (Some("c"), None)],
+        ] {
+            let mut frames = Vec::new();
+            batch(&values, 0, &mut frames);
+            append(&partition, &frames).await;
+            cool(&fixture).await;
+        }
+        let written = all(&partition).await;
+        turn.fail_nth(nth);
+        let report = fixture.tiered.maintain().await;
+        turn.stop_failing();
+        let what = format!("operation {nth}");
+        fixture.configure(compacted);
+        let asked = fixture.tiered.cool_topic(&topic("t"), true).await;
+        asked.unwrap_or_else(|error| panic!("{what}: {error}"));
+        assert_same(&fixture, &written, &what).await;
+        advance(&setup, 2 * HOUR);
+        for _ in 0..3 {
+            fixture.tiered.maintain().await;
+            assert_same(&fixture, &written, &what).await;
+            advance(&setup, 2 * HOUR);
+        }
+        let seen = all(&partition).await;
+        assert_eq!(seen.len(), 2, "{what}: b and d are left");
+        if report.errors.is_empty() {
+            assert!(nth > 3, "{nth}");
+            break;
+        }
+    }
+}
+
+/// Damage that a reader does not notice would be taken for another key.
+#[tokio::test]
+async fn a_damaged_file_ends_compaction_and_nothing_else() {
+    let setup = Setup {
+        merge_bytes: 1 << 20,
+        ..Setup::new()
+    };
+    let fixture = open(&setup).await;
+    let partition = fixture.partition();
+    for value in 0..4 {
+        let mut frames = Vec::new();
+        let text = value.to_string();
+        batch(
+            &[(Some("a"), Some(&text)), (Some(&text), Some("x"))],
+            0,
+            &mut frames,
+        );
+        append(&partition, &frames).await;
+        partition.seal().await.unwrap();
+        partition.cool_through(Offset::MAX).await.unwrap();
+    }
+    let written = all(&partition).await;
+    let victim = Arc::clone(&partition.snapshot().cold[3]);
+    let path = setup.cold_dir().join(victim.path.as_ref());
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[4] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let report = fixture.tiered.maintain().await;
+    let [(_, _, error)] = &report.errors[..] else {
+        panic!("{report:?}");
+    };
+    assert!(matches!(error, CoolError::Verify { path, .. } if path == victim.path.as_ref()));
+    assert_eq!(report.compacted, CompactionReport::default());
+    advance(&setup, HOUR);
+    let report = fixture.tiered.maintain().await;
+    assert!(report.errors.is_empty(), "it is reported once: {report:?}");
+    assert_eq!(report.compacted, CompactionReport::default());
+    assert_eq!(report.merged.files_in, 3, "the others are merged");
+    let known: Vec<_> = written[..6].iter().map(content).collect();
+    let mut sound = Vec::new();
+    while sound.len() < 6 {
+        let from = Offset(sound.len() as u64);
+        let slice = partition.read(from, Offset(6), 1 << 20).await.unwrap();
+        sound.extend(records(slice.bytes()).iter().map(content));
+    }
+    assert_eq!(sound, known);
+}
+
+/// What ends within a gap says so, and not where the gap ends: behind it there may be records that were not asked for.
+#[tokio::test]
+async fn a_read_that_ends_in_a_gap_goes_on_at_its_end() {
+    let setup = Setup::new();
+    let fixture = open(&setup).await;
+    let partition = fixture.partition();
+    let mut frames = Vec::new();
+    for key in ["a", "b", "c", "c", "c", "c", "c", "d"] {
+        Frame::record(1, key.as_bytes(), b"x").encode_into(&mut frames);
+    }
+    append(&partition, &frames).await;
+    cool(&fixture).await;
+    let offsets: Vec<_> = all(&partition).await.iter().map(|one| one.offset).collect();
+    assert_eq!(offsets, [0, 1, 6, 7]);
+    for end in 2..=6 {
+        for from in 2..end {
+            let slice = partition
+                .read(Offset(from), Offset(end), 1000)
+                .await
+                .unwrap();
+            assert!(slice.is_empty());
+            assert_eq!(slice.next_offset, Offset(end), "{from} to {end}");
+        }
+    }
+    let slice = partition.read(Offset(3), Offset(7), 1000).await.unwrap();
+    assert_eq!(
+        (slice.first_offset, slice.next_offset),
+        (Offset(6), Offset(7))
+    );
 }

@@ -116,7 +116,7 @@ pub(crate) fn random_record(random: &mut Random, out: &mut Vec<u8>) {
     frame.encode_into(out);
 }
 
-type OwnedHeader = (Vec<u8>, Option<Vec<u8>>);
+pub(crate) type OwnedHeader = (Vec<u8>, Option<Vec<u8>>);
 
 fn random_headers(random: &mut Random) -> Vec<OwnedHeader> {
     let count = if random.one_in(2) { 0 } else { random.below(4) };
@@ -216,7 +216,7 @@ pub(crate) fn number(frames: &mut [u8], base: u64) -> u64 {
 }
 
 /// Base offset, attributes, last offset delta, base and latest stamp, producer id, epoch and sequence, leader epoch.
-type SeenBatch = (i64, i16, i32, i64, i64, i64, i16, i32, i32);
+pub(crate) type SeenBatch = (i64, i16, i32, i64, i64, i64, i16, i32, i32);
 
 /// A record as both kinds of frames have it, and what of its frame must survive. Two replays are the same when these are.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -229,8 +229,8 @@ pub(crate) struct Seen {
     pub(crate) stamp_ms: Option<i64>,
     pub(crate) key: Option<Vec<u8>>,
     pub(crate) payload: Option<Vec<u8>>,
-    headers: Vec<OwnedHeader>,
-    batch: Option<SeenBatch>,
+    pub(crate) headers: Vec<OwnedHeader>,
+    pub(crate) batch: Option<SeenBatch>,
 }
 
 /// All records of some frames.
