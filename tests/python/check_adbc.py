@@ -41,6 +41,21 @@ def refusal(connection, sql: str, parameters) -> str:
     raise AssertionError(f"{sql} with {parameters} gave {rows}")
 
 
+def check_isolation(server) -> None:
+    """The header that says what is seen of transactions arrives, and one that makes no sense is refused."""
+    option = "adbc.flight.sql.rpc.call_header.basalt-isolation"
+    for isolation, taken in [("read_uncommitted", True), ("read_committed", True), ("dirty", False)]:
+        options = {option: isolation}
+        with adbc_driver_flightsql.dbapi.connect(server.uri, db_kwargs=options, autocommit=True) as connection:
+            try:
+                found = fetch(connection, "SELECT 1")
+            except Exception as error:  # the driver's own class of errors
+                found = isolation in str(error) and "INVALID_ARGUMENT" in str(error)
+                expect((found, taken), (True, False), f"isolation {isolation} is refused")
+            else:
+                expect((found, taken), ([(1,)], True), f"isolation {isolation} is taken")
+
+
 def check_parameters(connection) -> None:
     """PUB-24: question marks in prepared statements."""
     marks = 'SELECT ? AS tag, "_offset" FROM flights WHERE "_offset" >= ? AND "_offset" < ? ORDER BY 2'
@@ -142,6 +157,8 @@ def main() -> None:
 
             check_parameters(connection)
             check_sys_tables(server, connection)
+
+            check_isolation(server)
 
             try:
                 fetch(connection, "SELECT nothing FROM nowhere")

@@ -29,7 +29,7 @@ fn keyed(records: &[(Option<&str>, Option<&str>)]) -> Vec<u8> {
 async fn compacted(client: &mut Client, name: &str) {
     let made = topic(name).with_configs(vec![
         setting("cleanup.policy", "compact"),
-        setting("delete.retention.ms", "0"),
+        setting("delete.retention.ms", "3600000"),
     ]);
     let made = made.with_num_partitions(1);
     let request = CreateTopicsRequest::default().with_topics(vec![made]);
@@ -136,7 +136,9 @@ async fn latest_record_of_each_key_is_fetched_and_the_rest_is_a_gap() {
             "from {from}"
         );
     }
-    // Tombstones have no time of their own here: the next pass takes them.
+    // Where tombstones have no time of their own the next pass takes them.
+    let altered = client.alter(1, "t", "delete.retention.ms", Some("0"));
+    assert_eq!(altered.await, 0);
     harness.log.cool_topic(&name, true).await.unwrap();
     let without: Vec<_> = kept
         .iter()
@@ -156,7 +158,7 @@ async fn settings_of_compaction_come_back_and_policies_are_added_and_taken_away(
     let settings = client.settings(4, "t").await;
     for (name, value, source) in [
         ("cleanup.policy", "compact", 1),
-        ("delete.retention.ms", "0", 1),
+        ("delete.retention.ms", "3600000", 1),
         ("min.cleanable.dirty.ratio", "0.5", 5),
         ("min.compaction.lag.ms", "0", 5),
     ] {

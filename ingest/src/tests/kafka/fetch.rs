@@ -348,7 +348,9 @@ async fn pub_23_hole_at_the_end_is_stepped_over() {
         .with_min_bytes(1 << 20)
         .with_max_wait_ms(60_000);
     let answer: FetchResponse = client.call(ApiKey::Fetch, 12, &request).await;
-    assert_eq!(batches(&answer.responses[0].partitions[0])[0].0, 90..1000);
+    // Told by what stands at the last of them.
+    let told = batches(&answer.responses[0].partitions[0]);
+    assert_eq!((told.len(), told[0].0.clone()), (1, 999..1000));
     harness.stop().await;
 }
 
