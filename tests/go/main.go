@@ -186,12 +186,19 @@ func group() {
 	}
 	first, second := member(), member()
 	counts := [2]int{}
-	// Both have some before the second leaves.
-	for sent := 0; counts[0] == 0 || counts[1] == 0 || len(seen) < sent; {
-		send(sent, sent+400)
-		sent += 400
+	both := func() {
 		counts[0] += poll(first)
 		counts[1] += poll(second)
+	}
+	// Both have some before the second leaves, and all that was sent is seen.
+	sent := 0
+	for counts[0] == 0 || counts[1] == 0 {
+		send(sent, sent+400)
+		sent += 400
+		both()
+	}
+	for len(seen) < sent {
+		both()
 	}
 	second.Close()
 	before := len(seen)
