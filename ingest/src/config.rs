@@ -76,6 +76,10 @@ pub struct GroupLimits {
     pub min_session: Duration,
     /// The longest. Default 30 min.
     pub max_session: Duration,
+    /// How long a member of the consumer protocol may be silent. Default 45 s.
+    pub consumer_session: Duration,
+    /// How often it is to be heard of. Default 5 s.
+    pub consumer_heartbeat: Duration,
     /// Members a group has at most. Default 10,000.
     pub max_members: usize,
     /// Bytes of the text that goes with a committed offset, at most. Default 4,096.
@@ -90,6 +94,8 @@ impl Default for GroupLimits {
             initial_rebalance_delay: Duration::from_secs(3),
             min_session: Duration::from_secs(6),
             max_session: Duration::from_secs(1800),
+            consumer_session: Duration::from_secs(45),
+            consumer_heartbeat: Duration::from_secs(5),
             max_members: 10_000,
             max_metadata_bytes: 4096,
             retention: None,

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::thread::JoinHandle;
 
 use basalt_proto::TopicName;
@@ -33,6 +34,8 @@ pub use topics::MAX_PARTITIONS;
 pub struct Log {
     shared: Arc<Shared>,
     topics: RwLock<BTreeMap<TopicName, Arc<Topic>>>,
+    /// Grows after each change of which topics there are, or of how many partitions one has.
+    topics_version: AtomicU64,
     catalogue: Mutex<Catalogue>,
     groups: Groups,
     threads: Mutex<Vec<JoinHandle<()>>>,

@@ -119,6 +119,8 @@ impl Config {
             initial_rebalance_delay: Duration::from_millis(groups.initial_rebalance_delay_ms),
             min_session: Duration::from_millis(groups.min_session_ms),
             max_session: Duration::from_millis(groups.max_session_ms),
+            consumer_session: Duration::from_millis(groups.consumer_session_ms),
+            consumer_heartbeat: Duration::from_millis(groups.consumer_heartbeat_ms),
             max_members: groups.max_members,
             max_metadata_bytes: groups.max_metadata_bytes,
             retention: (groups.retention_ms > 0)

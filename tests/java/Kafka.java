@@ -28,7 +28,7 @@ public class Kafka {
         switch (arguments[1]) {
             case "write" -> write();
             case "read" -> read(arguments[2]);
-            case "groups" -> groups();
+            case "groups" -> groups(arguments[2]);
             case "transactions" -> transactions();
             case "committed" -> committed(arguments[2]);
             case "admin" -> admin();
@@ -147,39 +147,47 @@ public class Kafka {
         return polled.count();
     }
 
-    static void groups() throws Exception {
+    /** Two members share a topic, by the protocol of that name. */
+    static void groups(String protocol) throws Exception {
+        String topic = "grouped-" + protocol;
+        String group = "java-" + protocol;
+        Object[] own = switch (protocol) {
+            case "classic" -> new Object[] {"session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
+                "partition.assignment.strategy", CooperativeStickyAssignor.class.getName()};
+            default -> new Object[] {"group.protocol", protocol};
+        };
         try (var admin = Admin.create(with())) {
-            admin.createTopics(List.of(new NewTopic("grouped", 4, (short) 1))).all().get();
+            admin.createTopics(List.of(new NewTopic(topic, 4, (short) 1))).all().get();
             try (var producer = new KafkaProducer<>(with(), new ByteArraySerializer(), new ByteArraySerializer())) {
                 for (int n = 0; n < 1000; n++) {
-                    producer.send(new ProducerRecord<>("grouped", n % 4, null, bytes("" + n)));
+                    producer.send(new ProducerRecord<>(topic, n % 4, null, bytes("" + n)));
                 }
             }
-            Object[] settings = {"group.id", "java", "auto.offset.reset", "earliest", "enable.auto.commit", "false",
-                "session.timeout.ms", 6000, "heartbeat.interval.ms", 300,
-                "partition.assignment.strategy", CooperativeStickyAssignor.class.getName()};
+            Object[] settings = Stream.concat(Stream.of(own), Stream.of(
+                "group.id", group, "auto.offset.reset", "earliest", "enable.auto.commit", "false")).toArray();
             var first = consumer(settings);
             var second = consumer(Stream.concat(Stream.of(settings), Stream.of("group.instance.id", "static")).toArray());
-            first.subscribe(List.of("grouped"));
-            second.subscribe(List.of("grouped"));
+            first.subscribe(List.of(topic));
+            second.subscribe(List.of(topic));
             int seen = 0;
             long deadline = System.nanoTime() + PATIENCE.toNanos();
             while ((seen < 1000 || first.assignment().size() != 2 || second.assignment().size() != 2)
                     && System.nanoTime() < deadline) {
                 seen += turn(first) + turn(second);
             }
-            expect(seen, 1000, "two members handle every record once, cooperatively");
+            expect(seen, 1000, "two members handle every record once, by the protocol " + protocol);
             expect(first.assignment().size() + second.assignment().size(), 4, "each partition has one owner");
 
-            var described = admin.describeConsumerGroups(List.of("java")).all().get().get("java");
+            var described = admin.describeConsumerGroups(List.of(group)).all().get().get(group);
             expect(described.members().size(), 2, "the group is described");
             expect(described.groupState().toString(), "Stable", "its state");
+            expect(described.type().toString().toLowerCase(), protocol, "its protocol");
             int generation = first.groupMetadata().generationId();
             // A static member restarts within its session: nobody notices.
             var owned = second.assignment();
             second.close(CloseOptions.groupMembershipOperation(CloseOptions.GroupMembershipOperation.REMAIN_IN_GROUP));
             second = consumer(Stream.concat(Stream.of(settings), Stream.of("group.instance.id", "static")).toArray());
-            second.subscribe(List.of("grouped"));
+            second.subscribe(List.of(topic));
             while (second.assignment().isEmpty() && System.nanoTime() < deadline) {
                 turn(first);
                 turn(second);
@@ -187,22 +195,22 @@ public class Kafka {
             expect(second.assignment(), owned, "a static member has back what it had");
             expect(first.groupMetadata().generationId(), generation, "without another generation");
 
-            var offsets = admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get();
+            var offsets = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get();
             expect(offsets.values().stream().mapToLong(OffsetAndMetadata::offset).sum(), 1000L, "offsets of the group");
             first.close();
             second.close();
-            admin.removeMembersFromConsumerGroup("java", new RemoveMembersFromConsumerGroupOptions()).all().get();
-            var place = new TopicPartition("grouped", 0);
-            admin.alterConsumerGroupOffsets("java", Map.of(place, new OffsetAndMetadata(7, "by hand"))).all().get();
-            var altered = admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get().get(place);
+            admin.removeMembersFromConsumerGroup(group, new RemoveMembersFromConsumerGroupOptions()).all().get();
+            var place = new TopicPartition(topic, 0);
+            admin.alterConsumerGroupOffsets(group, Map.of(place, new OffsetAndMetadata(7, "by hand"))).all().get();
+            var altered = admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().get(place);
             expect(altered, new OffsetAndMetadata(7, Optional.empty(), "by hand"), "an offset set by an operator");
-            admin.deleteConsumerGroupOffsets("java", Set.of(place)).all().get();
-            expect(admin.listConsumerGroupOffsets("java").partitionsToOffsetAndMetadata().get().size(), 3, "and forgotten");
+            admin.deleteConsumerGroupOffsets(group, Set.of(place)).all().get();
+            expect(admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata().get().size(), 3, "and forgotten");
             var listed = admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
-            expect(listed.contains("java"), true, "the group is listed");
-            admin.deleteConsumerGroups(List.of("java")).all().get();
+            expect(listed.contains(group), true, "the group is listed");
+            admin.deleteConsumerGroups(List.of(group)).all().get();
             listed = admin.listGroups().all().get().stream().map(GroupListing::groupId).toList();
-            expect(listed.contains("java"), false, "and not when it was deleted");
+            expect(listed.contains(group), false, "and not when it was deleted");
         }
     }
 

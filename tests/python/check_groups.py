@@ -1,8 +1,10 @@
 """Consumer groups of Kafka clients: members of each client share a topic in one group, one leaves and one dies, offsets go on where
-they were, and operators see and move the group. Every record is handled once."""
+they were, and operators see and move the group. Every record is handled once. By the classic protocol with one member of each client,
+and by the consumer protocol (KIP-848) with those of the one that has it."""
 
 import asyncio
 import collections
+import json
 import subprocess
 import sys
 import threading
@@ -19,8 +21,6 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from basalt_server import expect, serving
 
-TOPIC = "shared"
-GROUP = "workers"
 PARTITIONS = 6
 PATIENCE = 60.0
 SESSION_MS = 6000
@@ -30,9 +30,11 @@ TEXT = "handled"
 class Member(threading.Thread):
     """A consumer in a thread of its own, that commits what it was given before it asks for more."""
 
-    def __init__(self, address: str):
+    def __init__(self, address: str, name: str):
         super().__init__(daemon=True)
         self.address = address
+        # Of the topic and of the group.
+        self.name = name
         self.handled: list[tuple[int, int]] = []
         self.owned: set[int] = set()
         self.stopping = threading.Event()
@@ -54,29 +56,23 @@ class Member(threading.Thread):
             raise self.failure
 
 
+CLASSIC = {
+    "session.timeout.ms": SESSION_MS,
+    "heartbeat.interval.ms": 500,
+    "partition.assignment.strategy": "range",
+}
+
+
 class Confluent(Member):
+    protocol = CLASSIC
+
     def work(self) -> None:
-        consumer = confluent_kafka.Consumer(
-            {
-                "bootstrap.servers": self.address,
-                "group.id": GROUP,
-                "session.timeout.ms": SESSION_MS,
-                "heartbeat.interval.ms": 500,
-                "partition.assignment.strategy": "range",
-                "enable.auto.commit": False,
-                "auto.offset.reset": "earliest",
-            }
-        )
-
-        def assigned(_, partitions):
-            self.owned = {partition.partition for partition in partitions}
-
-        def revoked(*_):
-            self.owned = set()
-
-        consumer.subscribe([TOPIC], on_assign=assigned, on_revoke=revoked)
+        settings = {"bootstrap.servers": self.address, "group.id": self.name, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+        consumer = confluent_kafka.Consumer(settings | self.protocol)
+        consumer.subscribe([self.name])
         while not self.stopping.is_set():
             messages = consumer.consume(100, 0.2)
+            self.owned = {place.partition for place in consumer.assignment()}
             positions = {}
             for message in messages:
                 if message.error():
@@ -84,18 +80,30 @@ class Confluent(Member):
                 self.handled.append((message.partition(), message.offset()))
                 positions[message.partition()] = message.offset() + 1
             if positions:
-                places = [confluent_kafka.TopicPartition(TOPIC, p, o, TEXT) for p, o in positions.items()]
+                places = [confluent_kafka.TopicPartition(self.name, p, o, TEXT) for p, o in positions.items()]
                 consumer.commit(offsets=places, asynchronous=False)
         consumer.close()
         self.owned = set()
 
 
+class Consumer(Confluent):
+    """By the consumer protocol."""
+
+    protocol = {"group.protocol": "consumer"}
+
+
+class ConsumerRange(Confluent):
+    """The same, with the other assignor."""
+
+    protocol = {"group.protocol": "consumer", "group.remote.assignor": "range"}
+
+
 class KafkaPython(Member):
     def work(self) -> None:
         consumer = kafka.KafkaConsumer(
-            TOPIC,
+            self.name,
             bootstrap_servers=self.address,
-            group_id=GROUP,
+            group_id=self.name,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=500,
             partition_assignment_strategy=[kafka.coordinator.assignors.range.RangePartitionAssignor],
@@ -121,9 +129,9 @@ class Aiokafka(Member):
 
     async def consume(self) -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            TOPIC,
+            self.name,
             bootstrap_servers=self.address,
-            group_id=GROUP,
+            group_id=self.name,
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=500,
             partition_assignment_strategy=[RangePartitionAssignor],
@@ -145,13 +153,17 @@ class Aiokafka(Member):
 
 
 # A member of the group that is killed: in a process of its own.
-VICTIM = f"""
-import sys, confluent_kafka
-consumer = confluent_kafka.Consumer({{"bootstrap.servers": sys.argv[1], "group.id": {GROUP!r}, "session.timeout.ms": {SESSION_MS},
-    "heartbeat.interval.ms": 500, "partition.assignment.strategy": "range", "enable.auto.commit": False}})
-consumer.subscribe([{TOPIC!r}], on_assign=lambda _, partitions: print(len(partitions), flush=True))
+VICTIM = """
+import json, sys, confluent_kafka
+address, name, protocol = sys.argv[1:]
+settings = {"bootstrap.servers": address, "group.id": name, "enable.auto.commit": False}
+consumer = confluent_kafka.Consumer(settings | json.loads(protocol))
+consumer.subscribe([name])
+owned = 0
 while True:
     consumer.consume(1, 0.1)
+    if owned != (owned := len(consumer.assignment())):
+        print(owned, flush=True)
 """
 
 
@@ -164,10 +176,10 @@ def until(what: str, is_so) -> None:
     print(f"ok: {what}")
 
 
-def produce(address: str, count: int) -> None:
+def produce(address: str, topic: str, count: int) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": address})
     for number in range(count):
-        producer.produce(TOPIC, b"value %d" % number, partition=number % PARTITIONS)
+        producer.produce(topic, b"value %d" % number, partition=number % PARTITIONS)
     expect(producer.flush(PATIENCE), 0, f"{count} records are produced")
 
 
@@ -193,31 +205,31 @@ def check_handled(members: list[Member], count: int) -> None:
     expect([place for place, times in handled.items() if times > 1], [], "none is handled twice")
 
 
-def check_operators(server, members: int) -> None:
+def check_operators(server, group: str, members: int) -> None:
     settings = {"bootstrap.servers": server.address}
     admin = confluent_kafka.admin.AdminClient(settings)
-    listed = {group.group_id for group in admin.list_consumer_groups().result(PATIENCE).valid}
-    expect(GROUP in listed, True, "confluent-kafka lists the group")
-    described = admin.describe_consumer_groups([GROUP])[GROUP].result(PATIENCE)
+    listed = {one.group_id for one in admin.list_consumer_groups().result(PATIENCE).valid}
+    expect(group in listed, True, "confluent-kafka lists the group")
+    described = admin.describe_consumer_groups([group])[group].result(PATIENCE)
     expect(len(described.members), members, "confluent-kafka: members of the group")
     owned = [place.partition for member in described.members for place in member.assignment.topic_partitions]
     expect(sorted(owned), list(range(PARTITIONS)), "confluent-kafka: what the members have")
     client = kafka.KafkaAdminClient(bootstrap_servers=server.address)
-    offsets = client.list_group_offsets([GROUP])[GROUP] if hasattr(client, "list_group_offsets") else client.list_consumer_group_offsets(GROUP)
+    offsets = client.list_group_offsets([group])[group] if hasattr(client, "list_group_offsets") else client.list_consumer_group_offsets(group)
     # confluent-kafka sends a NUL behind its text.
     texts = {place.partition: at.metadata.rstrip("\0") for place, at in offsets.items()}
     expect(texts, {partition: TEXT for partition in range(PARTITIONS)}, "kafka-python: texts with the offsets")
     client.close()
-    rows = server.sql(f"SELECT max(lag_records) AS lag, count(*) AS partitions FROM sys.groups WHERE group_name = '{GROUP}'")
+    rows = server.sql(f"SELECT max(lag_records) AS lag, count(*) AS partitions FROM sys.groups WHERE group_name = '{group}'")
     expect(rows, [{"lag": 0, "partitions": PARTITIONS}], "SQL: where the group stands")
 
 
-def check_rewound_while_committing(server) -> None:
+def check_rewound_while_committing(server, topic: str) -> None:
     """A client with its defaults commits where it is when it is put out of the group: that must not undo where it was moved to."""
 
     async def work() -> None:
         consumer = aiokafka.AIOKafkaConsumer(
-            TOPIC,
+            topic,
             bootstrap_servers=server.address,
             group_id="rewound",
             session_timeout_ms=SESSION_MS,
@@ -234,7 +246,7 @@ def check_rewound_while_committing(server) -> None:
 
         await asyncio.wait_for(consume(1200), PATIENCE)
         await consumer.commit()
-        seek = ["group", "seek", "rewound", TOPIC, "--to", "earliest"]
+        seek = ["group", "seek", "rewound", topic, "--to", "earliest"]
         await asyncio.to_thread(server.run, *seek)
         await asyncio.wait_for(consume(2400), PATIENCE)
         await consumer.stop()
@@ -243,38 +255,46 @@ def check_rewound_while_committing(server) -> None:
     asyncio.run(work())
 
 
+def check_sharing(server, name: str, kinds: list[type[Member]], protocol: dict) -> None:
+    server.run("topic", "create", name, "--partitions", str(PARTITIONS))
+    members = [kind(server.address, name) for kind in kinds]
+    for member in members:
+        member.start()
+    until(f"{name}: three members share the topic", lambda: share(members))
+    produce(server.address, name, 600)
+    check_handled(members, 600)
+    check_operators(server, name, 3)
+
+    left, *others = members
+    left.stop()
+    until("the others take over what one left", lambda: share(others))
+    produce(server.address, name, 600)
+    check_handled(members, 1200)
+
+    command = [sys.executable, "-c", VICTIM, server.address, name, json.dumps(protocol)]
+    victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    while int(victim.stdout.readline()) != 2:
+        pass
+    print("ok: a fourth has its part")
+    victim.kill()
+    victim.wait()
+    until("and what it had is theirs when its session is over", lambda: share(others))
+
+    server.run("group", "seek", name, name, "--to", "earliest")
+    again = total(members) + 1200
+    until("a group that runs is moved to the beginning", lambda: total(members) >= again)
+    for member in others:
+        member.stop()
+
+
 def main() -> None:
-    with serving() as server:
-        server.run("topic", "create", TOPIC, "--partitions", str(PARTITIONS))
-        members = [kind(server.address) for kind in (Confluent, KafkaPython, Aiokafka)]
-        for member in members:
-            member.start()
-        until("three clients share the topic", lambda: share(members))
-        produce(server.address, 600)
-        check_handled(members, 600)
-        check_operators(server, 3)
-
-        left, *others = members
-        left.stop()
-        until("the others take over what one left", lambda: share(others))
-        produce(server.address, 600)
-        check_handled(members, 1200)
-
-        command = [sys.executable, "-c", VICTIM, server.address]
-        victim = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        expect(int(victim.stdout.readline()), 2, "a fourth has its part")
-        victim.kill()
-        victim.wait()
-        until("and what it had is theirs when its session is over", lambda: share(others))
-
-        server.run("group", "seek", GROUP, TOPIC, "--to", "earliest")
-        again = total(members) + 1200
-        until("a group that runs is moved to the beginning", lambda: total(members) >= again)
-        for member in others:
-            member.stop()
-        check_rewound_while_committing(server)
+    with serving("groups.consumer_session_ms=6000", "groups.consumer_heartbeat_ms=500") as server:
+        check_sharing(server, "classic", [Confluent, KafkaPython, Aiokafka], CLASSIC)
+        check_sharing(server, "uniform", [Consumer] * 3, Consumer.protocol)
+        check_sharing(server, "range", [ConsumerRange] * 3, ConsumerRange.protocol)
+        check_rewound_while_committing(server, "classic")
         admin = confluent_kafka.admin.AdminClient({"bootstrap.servers": server.address})
-        for group in [GROUP, "rewound"]:
+        for group in ["classic", "uniform", "range", "rewound"]:
             admin.delete_consumer_groups([group])[group].result(PATIENCE)
         expect(server.sql("SELECT * FROM sys.groups"), [], "a group without members is deleted")
 

@@ -36,7 +36,8 @@ def main() -> None:
         for codec in ["none", "gzip", "snappy", "lz4", "zstd"]:
             server.run("topic", "cool", f"java-{codec}", "--wait")
         java("read", "cold")
-        java("groups")
+        for protocol in ["classic", "consumer"]:
+            java("groups", protocol)
         java("transactions")
         query = 'SELECT count(*) AS rows, count(DISTINCT _payload) AS different FROM "txn-out"'
         committed = [{"rows": 300, "different": 300}]

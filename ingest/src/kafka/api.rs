@@ -93,8 +93,8 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::Fetch, (4, 16), 12, FETCH),
     api(ApiKey::ListOffsets, (1, 8), 6, LIST_OFFSETS),
     api(ApiKey::Metadata, (0, 12), 9, METADATA),
-    api(ApiKey::OffsetCommit, (2, 8), 8, OFFSET_COMMIT),
-    api(ApiKey::OffsetFetch, (1, 8), 6, OFFSET_FETCH),
+    api(ApiKey::OffsetCommit, (2, 9), 8, OFFSET_COMMIT),
+    api(ApiKey::OffsetFetch, (1, 9), 6, OFFSET_FETCH),
     api(ApiKey::FindCoordinator, (0, 4), 3, FIND_COORDINATOR),
     api(ApiKey::JoinGroup, (0, 9), 6, JOIN_GROUP),
     api(ApiKey::Heartbeat, (0, 4), 4, HEARTBEAT),
@@ -125,6 +125,19 @@ pub(super) const APIS: &[Api] = &[
     ),
     api(ApiKey::ListTransactions, (0, 1), 0, LIST_TRANSACTIONS),
     api(ApiKey::DescribeCluster, (0, 1), 0, DESCRIBE_CLUSTER),
+    // The first version is of clients that were never to be used in earnest.
+    api(
+        ApiKey::ConsumerGroupHeartbeat,
+        (1, 1),
+        0,
+        CONSUMER_GROUP_HEARTBEAT,
+    ),
+    api(
+        ApiKey::ConsumerGroupDescribe,
+        (0, 1),
+        0,
+        CONSUMER_GROUP_DESCRIBE,
+    ),
 ];
 
 const API_VERSIONS: &[Field] = &[In(3, ON, &Text), In(3, ON, &Text)];
@@ -217,7 +230,16 @@ const OFFSET_COMMIT: &[Field] = &[
 const OFFSET_FETCH: &[Field] = &[
     In(0, 7, &Text),
     In(0, 7, &List(&[Text, Each(4)])),
-    In(8, ON, &List(&[Text, List(&[Text, Each(4)])])),
+    In(
+        8,
+        ON,
+        &List(&[
+            Text,
+            In(9, ON, &Text),
+            In(9, ON, &Fixed(4)),
+            List(&[Text, Each(4)]),
+        ]),
+    ),
     In(7, ON, &Fixed(1)),
 ];
 
@@ -273,6 +295,21 @@ const TXN_OFFSET_COMMIT: &[Field] = &[
     In(3, ON, &Text),
     List(&[Text, List(&[Fixed(4 + 8), In(2, ON, &Fixed(4)), Text])]),
 ];
+
+const CONSUMER_GROUP_HEARTBEAT: &[Field] = &[
+    Text,
+    Text,
+    Fixed(4),
+    Text,
+    Text,
+    Fixed(4),
+    Texts,
+    Text,
+    Text,
+    List(&[Fixed(16), Each(4)]),
+];
+
+const CONSUMER_GROUP_DESCRIBE: &[Field] = &[Texts, Fixed(1)];
 
 const DESCRIBE_PRODUCERS: &[Field] = &[List(&[Text, Each(4)])];
 

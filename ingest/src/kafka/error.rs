@@ -59,6 +59,11 @@ pub(super) mod code {
     pub(in crate::kafka) const PRODUCER_FENCED: i16 = 90;
     pub(in crate::kafka) const UNKNOWN_TOPIC_ID: i16 = 100;
     pub(in crate::kafka) const TRANSACTIONAL_ID_NOT_FOUND: i16 = 105;
+    pub(in crate::kafka) const FENCED_MEMBER_EPOCH: i16 = 110;
+    pub(in crate::kafka) const UNRELEASED_INSTANCE_ID: i16 = 111;
+    pub(in crate::kafka) const UNSUPPORTED_ASSIGNOR: i16 = 112;
+    pub(in crate::kafka) const STALE_MEMBER_EPOCH: i16 = 113;
+    pub(in crate::kafka) const INVALID_REGULAR_EXPRESSION: i16 = 128;
 }
 
 /// Longer texts are cut.

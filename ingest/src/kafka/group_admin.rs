@@ -25,8 +25,6 @@ use super::response::message;
 use crate::error::Refusal;
 use crate::shared::Shared;
 
-/// The one kind of group there is: members agree among themselves.
-const CLASSIC: &str = "classic";
 /// The type of groups whose members consume topics.
 const CONSUMER: &str = "consumer";
 
@@ -40,15 +38,15 @@ pub(super) fn list<'a>(shared: &'a Shared, request: &Request<'_>) -> Result<Wait
             filter.is_empty() || filter.iter().any(|one| one.eq_ignore_ascii_case(is))
         };
         let groups = shared.coordinator.list().into_iter();
-        let groups = groups.filter(|(_, _, state)| {
-            wanted(&asked.states_filter, state) && wanted(&asked.types_filter, CLASSIC)
+        let groups = groups.filter(|(_, group)| {
+            wanted(&asked.states_filter, group.state) && wanted(&asked.types_filter, group.kind)
         });
-        let groups = groups.map(|(name, protocol_type, state)| {
+        let groups = groups.map(|(name, group)| {
             ListedGroup::default()
                 .with_group_id(StrBytes::from_string(name.to_string()).into())
-                .with_protocol_type(text(&protocol_type))
-                .with_group_state(StrBytes::from_static_str(state))
-                .with_group_type(StrBytes::from_static_str(CLASSIC))
+                .with_protocol_type(text(&group.protocol_type))
+                .with_group_state(StrBytes::from_static_str(group.state))
+                .with_group_type(StrBytes::from_static_str(group.kind))
         });
         let body = ListGroupsResponse::default().with_groups(groups.collect());
         message(&head, &body)

@@ -195,8 +195,20 @@ fn fetched(shared: &Shared, head: &Head, asked: OffsetFetchRequest) -> Result<Ve
                     .map(|topic| (topic.name.to_string(), topic.partition_indexes))
                     .collect()
             });
-            let (error_code, topics) =
-                committed(shared, &group.group_id, topics, asked.require_stable);
+            let who = Identity {
+                member_id: group.member_id.as_ref().map(name).unwrap_or_default(),
+                instance_id: None,
+                generation: group.member_epoch,
+            };
+            let may_ask = match GroupName::new(&group.group_id) {
+                Ok(group) => shared.coordinator.may_ask(&group, &who),
+                // It is said below.
+                Err(_) => Ok(()),
+            };
+            let (error_code, topics) = match may_ask {
+                Ok(()) => committed(shared, &group.group_id, topics, asked.require_stable),
+                Err(error) => (error, Vec::new()),
+            };
             let topics = topics.into_iter().map(|(name, offsets)| {
                 let partitions = offsets.into_iter().map(|(index, found)| {
                     OffsetFetchResponsePartitions::default()

@@ -24,9 +24,9 @@ use crate::shared::Shared;
 /// Protocols a member may have: each is compared with every other member's.
 const MAX_PROTOCOLS: usize = 32;
 /// Bytes of a member's own names, at most: its client's is cut, another is refused.
-const MAX_NAME_BYTES: usize = 255;
+pub(super) const MAX_NAME_BYTES: usize = 255;
 /// The shortest that a rebalance waits for a member.
-const MIN_REBALANCE: Duration = Duration::from_secs(1);
+pub(super) const MIN_REBALANCE: Duration = Duration::from_secs(1);
 /// From here on a member without an id is given one first.
 const KNOWN_ID_FROM: i16 = 4;
 /// From here on an answer may name no protocol.
@@ -40,7 +40,7 @@ pub(super) fn name(text: &StrBytes) -> Name {
     Name::from(&**text)
 }
 
-fn some_name(text: Option<&StrBytes>) -> Option<Name> {
+pub(super) fn some_name(text: Option<&StrBytes>) -> Option<Name> {
     text.map(name)
 }
 
@@ -61,6 +61,14 @@ fn millis(count: i32) -> Duration {
     Duration::from_millis(u64::try_from(count).unwrap_or(0))
 }
 
+/// The client's name and its host, as operators are told.
+pub(super) fn client_of(connection: &Connection<'_>, request: &Request<'_>) -> (Name, Name) {
+    let mut id = String::from_utf8_lossy(request.client_id).into_owned();
+    id.truncate(id.floor_char_boundary(MAX_NAME_BYTES));
+    let host = format!("/{}", connection.peer.ip().to_canonical());
+    (id.into(), host.into())
+}
+
 /// # Errors
 /// A [`Refusal`] when the request is malformed.
 pub(super) fn join(
@@ -78,8 +86,7 @@ pub(super) fn join(
     if asked.protocols.len() > MAX_PROTOCOLS || instance.len() > MAX_NAME_BYTES {
         return Ok(Waiting::done(refused(code::INVALID_REQUEST)?));
     }
-    let mut client_id = String::from_utf8_lossy(request.client_id).into_owned();
-    client_id.truncate(client_id.floor_char_boundary(MAX_NAME_BYTES));
+    let (client_id, client_host) = client_of(connection, request);
     let session = millis(asked.session_timeout_ms);
     // The first version has none of its own.
     let rebalance = match asked.rebalance_timeout_ms {
@@ -89,8 +96,8 @@ pub(super) fn join(
     let protocols = asked.protocols.iter();
     let join = Join {
         instance_id: some_name(asked.group_instance_id.as_ref()),
-        client_id: client_id.into(),
-        client_host: format!("/{}", connection.peer.ip().to_canonical()).into(),
+        client_id,
+        client_host,
         session,
         rebalance: rebalance.max(MIN_REBALANCE),
         protocol_type: name(&asked.protocol_type),

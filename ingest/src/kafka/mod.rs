@@ -27,6 +27,7 @@
 
 mod api;
 mod configs;
+mod consumer_protocol;
 pub(crate) mod coordinator;
 mod error;
 mod fetch;
@@ -232,6 +233,8 @@ impl<'a> Reader<'a> {
             }
             ApiKey::JoinGroup => membership::join(connection, &request)?,
             ApiKey::SyncGroup => membership::sync(shared, &request)?,
+            ApiKey::ConsumerGroupHeartbeat => consumer_protocol::heartbeat(connection, &request)?,
+            ApiKey::ConsumerGroupDescribe => consumer_protocol::describe(shared, &request)?,
             ApiKey::OffsetCommit => groups::commit(shared, &request)?,
             ApiKey::OffsetFetch => groups::fetch(shared, &request)?,
             ApiKey::ListGroups => group_admin::list(shared, &request)?,

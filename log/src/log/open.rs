@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZero;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use basalt_proto::PartitionId;
@@ -101,6 +102,7 @@ impl Log {
         let log = Arc::new(Self {
             shared,
             topics: RwLock::new(opened),
+            topics_version: AtomicU64::new(0),
             catalogue: Mutex::new(Catalogue {
                 journal,
                 next_id,

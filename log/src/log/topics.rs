@@ -31,6 +31,17 @@ impl Log {
         self.topics.read().values().cloned().collect()
     }
 
+    /// Another number whenever there are other topics than before, or one has more partitions.
+    #[must_use]
+    pub fn topics_version(&self) -> u64 {
+        self.topics_version.load(Ordering::Acquire)
+    }
+
+    /// To be called after the change can be seen: whoever saw the new number sees the change.
+    fn topics_changed(&self) {
+        self.topics_version.fetch_add(1, Ordering::Release);
+    }
+
     /// A topic by name, created with the defaults if that is allowed.
     ///
     /// # Errors
@@ -132,6 +143,7 @@ impl Log {
         };
         let topic = Arc::new(spec.open(&self.shared));
         self.topics.write().insert(name.clone(), Arc::clone(&topic));
+        self.topics_changed();
         Ok(topic)
     }
 
@@ -187,6 +199,7 @@ impl Log {
             partitions,
         })?;
         topic.partition_count.store(partitions, Ordering::Release);
+        self.topics_changed();
         Ok(())
     }
 
@@ -206,6 +219,7 @@ impl Log {
         catalogue.append(&Entry::Delete { id: topic.id() })?;
         catalogue.deleted.insert(name.clone());
         self.topics.write().remove(name);
+        self.topics_changed();
         topic.abandon();
         // After the catalogue: a deletion that is refused must leave them. A topic made anew under the name forgets them, too.
         self.forget_commits(name)?;

@@ -1,310 +1,138 @@
-//! One group's way to agreement: the classic protocol as Kafka's own `GroupCoordinator` (3.9) has it, without a socket, a
-//! disk or a clock.
-//!
-//! Members join; when all have, one of them leads, and all are told the new generation. The leader says who gets what, which is
-//! written down before anybody is told. Whatever changes who is in, or what somebody says of itself, starts it over.
-//!
-//! - **GRP-1**: every request is answered once.
-//! - **GRP-2**: a generation has one assignment, and whoever is told its part is a member of that generation.
-//! - **GRP-3**: generations never fall while there are members; after a crash, none that anybody had a part of is given again.
+//! A group of either protocol, as the coordinator handles it.
 
-mod join;
-mod presence;
-mod rebalance;
-
-use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use bytes::Bytes;
 use tokio::time::Instant;
 
-use super::member::{Join, Joined, Member, Name, Reply, Synced, answer};
+use super::identity::{Identity, Name};
+use super::writing::Store;
+use super::{classic, consumer};
 use crate::kafka::error::code;
+use crate::kafka::stored::BadStored;
 
-/// How long one that was never told that it is a member waits at most.
-const NEW_MEMBER_WAIT: Duration = Duration::from_secs(300);
-/// What all members of a group may say of themselves in all.
-const MAX_METADATA_BYTES: usize = 32 << 20;
-/// What a member takes beside what it says, about: its names are short.
-const MEMBER_BYTES: usize = 2048;
-/// The first generation after a start is so much above what was stored: some may have been told and never written down.
-const GENERATIONS_AFTER_START: i32 = 1000;
-
-/// What bounds groups.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Limits {
-    pub(super) max_members: usize,
-    pub(super) initial_delay: Duration,
-}
-
-/// Where a group is on its way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
-    /// There is no member.
-    Empty,
-    /// Members join: until all have, or until the time is over.
-    Joining {
-        until: Instant,
-        first: Option<First>,
-    },
-    /// All know the generation, and wait for the leader to say who gets what.
-    Assigning {
-        /// What the leader said is being written down, as the store of that number.
-        store: Option<u64>,
-    },
-    /// All have, or can have, their part.
-    Stable,
-}
-
-/// The first members of a group: more are waited for, each for a while, but not for ever.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct First {
-    latest: Instant,
-    delay: Duration,
-    has_newcomer: bool,
-}
-
-/// Something to be written down: the members, or that there are none.
+/// One has members of one protocol at a time. It is of another once nothing is left of it, when it is made anew.
 #[derive(Debug)]
-pub(super) struct Store {
-    pub(super) number: u64,
-    pub(super) members: Option<Vec<u8>>,
-}
-
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) phase: Phase,
-    pub(super) generation: i32,
-    pub(super) next_generation: i32,
-    pub(super) protocol_type: Option<Name>,
-    pub(super) protocol: Option<Name>,
-    pub(super) leader: Option<Name>,
-    pub(super) members: BTreeMap<Name, Member>,
-    pub(super) statics: HashMap<Name, Name>,
-    /// Ids that were given to be come back with, and until when.
-    pending: HashMap<Name, Instant>,
-    /// Until then every member of the generation has to ask for its part.
-    sync_until: Option<Instant>,
-    next_order: u64,
-    /// How often it was to be written down, and up to which of these it was.
-    wanted: u64,
-    written: u64,
-    /// The one that is under way. There is one at a time, of the group as it is then.
-    storing: Option<u64>,
-    /// It was moved: whoever was put out of it may still believe to be where it was, and commits nothing until then.
-    moved_until: Option<Instant>,
-    /// Static members that came back; they are told once it is written down who they are now.
-    returning: Vec<(u64, Reply<Joined>, Joined)>,
-    /// Nobody finds it any more: look again.
-    pub(super) is_dead: bool,
-    /// When it is looked at next, if that is planned.
-    pub(super) timed_until: Option<Instant>,
+pub(super) enum Group {
+    Classic(classic::Group),
+    Consumer(consumer::Group),
 }
 
 impl Group {
-    pub(super) fn new() -> Self {
-        Self {
-            phase: Phase::Empty,
-            generation: 0,
-            next_generation: 1,
-            protocol_type: None,
-            protocol: None,
-            leader: None,
-            members: BTreeMap::new(),
-            statics: HashMap::new(),
-            pending: HashMap::new(),
-            sync_until: None,
-            next_order: 0,
-            wanted: 0,
-            written: 0,
-            storing: None,
-            moved_until: None,
-            returning: Vec::new(),
-            is_dead: false,
-            timed_until: None,
+    /// As it was stored; `session` is how long members of the consumer protocol may be silent.
+    pub(super) fn decode(bytes: &[u8], now: Instant, session: Duration) -> Result<Self, BadStored> {
+        match bytes.first() {
+            Some(&consumer::VERSION) => consumer::decode(bytes, now, session).map(Self::Consumer),
+            _ => classic::decode(bytes, now).map(Self::Classic),
         }
     }
 
-    /// What a start finds: a stable group, whose members may be heard of again.
-    pub(super) fn restored(
-        now: Instant,
-        generation: i32,
-        protocol_type: Name,
-        protocol: Name,
-        leader: Option<Name>,
-        members: BTreeMap<Name, Member>,
-    ) -> Self {
-        let statics = members.iter();
-        let statics = statics.filter_map(|(id, one)| Some((one.instance_id.clone()?, id.clone())));
-        let mut group = Self {
-            phase: Phase::Stable,
-            generation,
-            next_generation: after(generation, GENERATIONS_AFTER_START),
-            protocol_type: Some(protocol_type),
-            protocol: Some(protocol),
-            leader,
-            statics: statics.collect(),
-            next_order: members.len() as u64,
-            members,
-            ..Self::new()
-        };
-        group
-            .members
-            .values_mut()
-            .for_each(|member| member.touch(now));
-        group
+    /// As one of the classic protocol.
+    ///
+    /// # Errors
+    /// Kafka's code, if it is of the other.
+    pub(super) fn classic(&mut self) -> Result<&mut classic::Group, i16> {
+        match self {
+            Self::Classic(group) => Ok(group),
+            Self::Consumer(group) if group.is_used() => Err(code::INCONSISTENT_GROUP_PROTOCOL),
+            // Until the end of its members is written down.
+            Self::Consumer(_) => Err(code::COORDINATOR_LOAD_IN_PROGRESS),
+        }
     }
 
-    /// Bytes that its members said, and are told, and about what they take beside that.
+    /// As one of the consumer protocol.
+    ///
+    /// # Errors
+    /// Kafka's code, if it is of the other.
+    pub(super) fn consumer(&mut self) -> Result<&mut consumer::Group, i16> {
+        match self {
+            Self::Consumer(group) => Ok(group),
+            Self::Classic(group) if group.is_used() => Err(code::GROUP_ID_NOT_FOUND),
+            Self::Classic(_) => Err(code::COORDINATOR_LOAD_IN_PROGRESS),
+        }
+    }
+
+    pub(super) fn take_store(&mut self) -> Option<Store> {
+        match self {
+            Self::Classic(group) => group.take_store(),
+            Self::Consumer(group) => group.take_store(),
+        }
+    }
+
+    pub(super) fn stored(&mut self, now: Instant, number: u64, is_stored: bool) {
+        match self {
+            Self::Classic(group) => group.stored(now, number, is_stored),
+            Self::Consumer(group) => group.stored(number, is_stored),
+        }
+    }
+
     pub(super) fn bytes(&self) -> usize {
-        let members = self.members.values();
-        let said = members.map(|member| member.metadata_bytes() + member.assignment.len());
-        said.sum::<usize>() + (self.members.len() + self.pending.len()) * MEMBER_BYTES
-    }
-
-    #[cfg(test)]
-    pub(super) const fn next_store_number(&self) -> u64 {
-        self.wanted
-    }
-
-    /// Whether nothing is left of it but what is stored of it elsewhere.
-    pub(super) fn is_idle(&self) -> bool {
-        !self.is_used()
-            && self.storing.is_none()
-            && self.written == self.wanted
-            && self.moved_until.is_none()
+        match self {
+            Self::Classic(group) => group.bytes(),
+            Self::Consumer(group) => group.bytes(),
+        }
     }
 
     /// Whether it has members, or some that are about to be.
     pub(super) fn is_used(&self) -> bool {
-        self.phase != Phase::Empty || !self.pending.is_empty()
-    }
-
-    /// What is to be written down now; [`Self::stored`] is to be called then.
-    pub(super) fn take_store(&mut self) -> Option<Store> {
-        if self.storing.is_some() || self.written == self.wanted {
-            return None;
-        }
-        let members = match self.phase {
-            Phase::Empty => None,
-            Phase::Stable | Phase::Assigning { store: Some(_) } => {
-                Some(super::stored::encode(self))
-            }
-            // Its next generation will be.
-            Phase::Joining { .. } | Phase::Assigning { store: None } => return None,
-        };
-        self.storing = Some(self.wanted);
-        Some(Store {
-            number: self.wanted,
-            members,
-        })
-    }
-
-    fn store(&mut self) -> u64 {
-        self.wanted += 1;
-        self.wanted
-    }
-
-    /// A store has succeeded or failed.
-    pub(super) fn stored(&mut self, now: Instant, number: u64, is_stored: bool) {
-        self.storing = None;
-        self.written = number;
-        let returning = std::mem::take(&mut self.returning);
-        for (waits_for, reply, joined) in returning {
-            if waits_for > number {
-                self.returning.push((waits_for, reply, joined));
-                continue;
-            }
-            // Another may have taken its place meanwhile.
-            let Some(member) = self.members.get_mut(&joined.member_id) else {
-                let refused = Joined::refused(code::UNKNOWN_MEMBER_ID, joined.member_id);
-                answer(Some(reply), refused);
-                continue;
-            };
-            member.touch(now);
-            member.is_new = false;
-            match is_stored {
-                true => answer(Some(reply), joined),
-                false => {
-                    let refused =
-                        Joined::refused(code::COORDINATOR_NOT_AVAILABLE, joined.member_id);
-                    answer(Some(reply), refused);
-                }
-            }
-        }
-        let Phase::Assigning { store: Some(due) } = self.phase else {
-            return;
-        };
-        if due > number {
-            return;
-        }
-        if is_stored {
-            self.phase = Phase::Stable;
-            let (protocol_type, protocol) = (self.protocol_type.clone(), self.protocol.clone());
-            for member in self.members.values_mut().filter(|one| one.sync.is_some()) {
-                member.has_part = true;
-                member.touch(now);
-                let part = Synced {
-                    error: code::NONE,
-                    protocol_type: protocol_type.clone(),
-                    protocol: protocol.clone(),
-                    assignment: member.assignment.clone(),
-                };
-                answer(member.sync.take(), part);
-            }
-        } else {
-            self.refuse_syncs(now, code::COORDINATOR_NOT_AVAILABLE);
-            self.prepare(now, None);
+        match self {
+            Self::Classic(group) => group.is_used(),
+            Self::Consumer(group) => group.is_used(),
         }
     }
-}
 
-impl Member {
-    fn new(now: Instant, join: Join, order: u64) -> Self {
-        let mut member = Self {
-            instance_id: join.instance_id.clone(),
-            client_id: Name::default(),
-            client_host: Name::default(),
-            session: join.session,
-            rebalance: join.rebalance,
-            protocols: Vec::new(),
-            assignment: Bytes::new(),
-            order,
-            is_new: true,
-            has_part: false,
-            expires: now,
-            join: None,
-            sync: None,
-        };
-        member.update(join);
-        member
+    /// Whether nothing is left of it but what is stored of it elsewhere.
+    pub(super) fn is_idle(&self) -> bool {
+        match self {
+            Self::Classic(group) => group.is_idle(),
+            Self::Consumer(group) => group.is_idle(),
+        }
     }
 
-    /// What it says of itself now.
-    fn update(&mut self, join: Join) {
-        self.client_id = join.client_id;
-        self.client_host = join.client_host;
-        self.session = join.session;
-        self.rebalance = join.rebalance;
-        self.protocols = join.protocols;
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        match self {
+            Self::Classic(group) => group.deadline(),
+            Self::Consumer(group) => group.deadline(),
+        }
     }
-}
 
-/// The generation that is so many after another; they begin at 1 again behind the last.
-const fn after(generation: i32, count: i32) -> i32 {
-    match generation.checked_add(count) {
-        Some(next) => next,
-        None => 1,
+    pub(super) fn tick(&mut self, now: Instant) {
+        match self {
+            Self::Classic(group) => group.tick(now),
+            Self::Consumer(group) => group.tick(now),
+        }
     }
-}
 
-/// A member's id, which nobody ever had: a server that was restarted knows nobody by chance.
-fn new_id(of: &Name) -> Name {
-    let mut random = [0_u64; 2];
-    for word in &mut random {
-        use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-        *word = RandomState::new().build_hasher().finish();
+    /// Lets a member go, by its id or its instance.
+    pub(super) fn leave(
+        &mut self,
+        now: Instant,
+        id: &Name,
+        instance: Option<&Name>,
+    ) -> Result<(), i16> {
+        match self {
+            Self::Classic(group) => group.leave(now, id, instance),
+            Self::Consumer(group) => group.put_out(id, instance),
+        }
     }
-    let [a, b] = random;
-    format!("{of}-{a:016x}{b:016x}").into()
+
+    /// Puts all members out; whoever asks for that writes down that there are none.
+    pub(super) fn expel(&mut self, now: Instant) {
+        match self {
+            Self::Classic(group) => group.expel(now),
+            Self::Consumer(group) => group.expel(now),
+        }
+    }
+
+    /// Whether an offset may be committed by whoever says so.
+    pub(super) fn may_commit(
+        &mut self,
+        now: Instant,
+        who: &Identity,
+        with_transaction: bool,
+    ) -> Result<(), i16> {
+        match self {
+            Self::Classic(group) => group.may_commit(now, who, with_transaction),
+            Self::Consumer(group) => group.may_commit(now, who, with_transaction),
+        }
+    }
 }

@@ -1,38 +1,53 @@
 //! Groups with members: who is in, who gets what, and when that is over (docs/KAFKA_GROUPS.md).
 //!
-//! Each group is a state machine ([`group`]) under a lock of its own, which nobody holds while waiting. What it wants
+//! Each group is a state machine ([`classic`] or [`consumer`]) under a lock of its own, which nobody holds while waiting. What it wants
 //! written down goes to the log's journal of groups under that lock, and so do offsets that its members commit: the journal
 //! has them in the order in which they were allowed.
 //!
 //! - **GRP-4**: no commit of a generation is applied after one of a later generation.
 
+mod classic;
+mod consumer;
+mod described;
 mod group;
-mod member;
-mod stored;
-#[cfg(test)]
-mod tests;
+mod identity;
+mod writing;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use basalt_columnar::TieredLog;
-use basalt_log::{Change, Pending};
-use basalt_proto::GroupName;
+use basalt_log::{Change, Log, Pending, TopicId};
+use basalt_proto::{GroupName, TopicName};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tracing::{error, info, warn};
 
-use super::error::code;
+use super::error::{Failure, code};
 use crate::ShutdownSignal;
 use crate::config::GroupLimits;
-use group::{Group, Limits, Phase};
-pub(super) use member::{Identity, Join, Joined, Name, Sync, Synced};
+pub(super) use classic::{Join, Joined, Sync, Synced};
+use consumer::Topics;
+pub(super) use consumer::{Beat, Described as DescribedConsumers, Partitions, Told};
+pub(super) use described::{Described, Listed};
+use group::Group;
+pub(super) use identity::{Identity, Name};
 
 /// Groups that have members, or are about to, at a time.
 const MAX_GROUPS: usize = 100_000;
+/// How members of a group agree.
+#[derive(Debug, Clone, Copy)]
+enum Protocol {
+    Classic,
+    Consumer,
+}
+
+/// What a group is made as when there is none, and it does not matter.
+const ANY: Option<Protocol> = Some(Protocol::Classic);
+
 /// Between two looks at which groups nobody uses, at most.
 const EXPIRY_PAUSE: Duration = Duration::from_secs(600);
 /// What the members of all groups may say of themselves in all, about.
@@ -51,101 +66,36 @@ pub(crate) struct Coordinator {
 #[derive(Debug)]
 struct Slot {
     name: GroupName,
-    group: Mutex<Group>,
+    held: Mutex<Held>,
     /// Its share of [`Coordinator::bytes`].
     bytes: AtomicUsize,
     /// Something is due earlier than was planned.
     earlier: Notify,
 }
 
+/// A group and what the coordinator knows of it beside what it is.
+#[derive(Debug)]
+struct Held {
+    group: Group,
+    /// Nobody finds it any more: look again.
+    is_dead: bool,
+    /// When it is looked at next, if that is planned.
+    timed_until: Option<Instant>,
+}
+
 impl Slot {
     fn new(name: GroupName, group: Group) -> Arc<Self> {
+        let held = Held {
+            group,
+            is_dead: false,
+            timed_until: None,
+        };
         Arc::new(Self {
             name,
-            group: Mutex::new(group),
+            held: Mutex::new(held),
             bytes: AtomicUsize::new(0),
             earlier: Notify::new(),
         })
-    }
-}
-
-/// A group as it is described.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Described {
-    /// In Kafka's words.
-    pub(super) state: &'static str,
-    pub(super) protocol_type: Name,
-    pub(super) protocol: Name,
-    pub(super) members: Vec<DescribedMember>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct DescribedMember {
-    pub(super) member_id: Name,
-    pub(super) instance_id: Option<Name>,
-    pub(super) client_id: Name,
-    pub(super) client_host: Name,
-    pub(super) metadata: bytes::Bytes,
-    pub(super) assignment: bytes::Bytes,
-}
-
-impl Described {
-    /// Of a group that has committed offsets and no members.
-    pub(super) fn empty() -> Self {
-        Self::without_members("Empty")
-    }
-
-    /// Of a group that does not exist.
-    pub(super) fn dead() -> Self {
-        Self::without_members("Dead")
-    }
-
-    fn without_members(state: &'static str) -> Self {
-        Self {
-            state,
-            protocol_type: Name::default(),
-            protocol: Name::default(),
-            members: Vec::new(),
-        }
-    }
-
-    fn of(group: &Group) -> Self {
-        let protocol = group.protocol.clone().unwrap_or_default();
-        // What is not agreed on is not told.
-        let is_stable = group.phase == Phase::Stable;
-        let members = group.members.iter().map(|(id, member)| {
-            let (metadata, assignment) = match is_stable {
-                true => (member.metadata(&protocol), member.assignment.clone()),
-                false => Default::default(),
-            };
-            DescribedMember {
-                member_id: id.clone(),
-                instance_id: member.instance_id.clone(),
-                client_id: member.client_id.clone(),
-                client_host: member.client_host.clone(),
-                metadata,
-                assignment,
-            }
-        });
-        let members = members.collect();
-        Self {
-            state: state_name(group.phase),
-            protocol_type: group.protocol_type.clone().unwrap_or_default(),
-            protocol: match is_stable {
-                true => protocol,
-                false => Name::default(),
-            },
-            members,
-        }
-    }
-}
-
-const fn state_name(phase: Phase) -> &'static str {
-    match phase {
-        Phase::Empty => "Empty",
-        Phase::Joining { .. } => "PreparingRebalance",
-        Phase::Assigning { .. } => "CompletingRebalance",
-        Phase::Stable => "Stable",
     }
 }
 
@@ -155,7 +105,7 @@ impl Coordinator {
         let now = Instant::now();
         let mut groups = HashMap::new();
         for (name, members) in log.log().groups().members() {
-            match stored::decode(&members, now) {
+            match Group::decode(&members, now, limits.consumer_session) {
                 Ok(group) => drop(groups.insert(name.clone(), Slot::new(name, group))),
                 // Members that are not known join again, and committed offsets are not in it.
                 Err(failure) => {
@@ -171,7 +121,7 @@ impl Coordinator {
         });
         // Their sessions are watched from here on; those of others from when they join.
         for slot in coordinator.slots() {
-            coordinator.settle(&slot, slot.group.lock());
+            coordinator.settle(&slot, slot.held.lock());
         }
         coordinator
     }
@@ -184,35 +134,35 @@ impl Coordinator {
     fn with<T>(
         self: &Arc<Self>,
         name: &GroupName,
-        make: bool,
+        make: Option<Protocol>,
         work: impl FnOnce(&mut Group, Instant) -> T,
     ) -> Option<T> {
         loop {
             let slot = {
                 let mut groups = self.groups.lock();
-                match groups.get(name) {
-                    Some(slot) => Arc::clone(slot),
-                    None if !make || groups.len() >= MAX_GROUPS => return None,
-                    None => {
-                        let slot = Slot::new(name.clone(), Group::new());
+                match (groups.get(name), make) {
+                    (Some(slot), _) => Arc::clone(slot),
+                    (None, Some(protocol)) if groups.len() < MAX_GROUPS => {
+                        let slot = Slot::new(name.clone(), self.new_group(protocol));
                         groups.insert(name.clone(), Arc::clone(&slot));
                         slot
                     }
+                    (None, _) => return None,
                 }
             };
-            let mut group = slot.group.lock();
-            if group.is_dead {
+            let mut held = slot.held.lock();
+            if held.is_dead {
                 continue;
             }
-            let done = work(&mut group, Instant::now());
-            self.settle(&slot, group);
+            let done = work(&mut held.group, Instant::now());
+            self.settle(&slot, held);
             return Some(done);
         }
     }
 
     /// Sees to what a group left to be done: what it wants written down, its end, and when it is looked at next.
-    fn settle(self: &Arc<Self>, slot: &Arc<Slot>, mut group: MutexGuard<'_, Group>) {
-        if let Some(store) = group.take_store() {
+    fn settle(self: &Arc<Self>, slot: &Arc<Slot>, mut held: MutexGuard<'_, Held>) {
+        if let Some(store) = held.group.take_store() {
             let change = Change::Members(store.members);
             let pending = self.log.log().groups().begin(&slot.name, change);
             let (coordinator, slot) = (Arc::clone(self), Arc::clone(slot));
@@ -221,34 +171,44 @@ impl Coordinator {
                 if let Err(failure) = &stored {
                     warn!(group = %slot.name, %failure, "the members of a group could not be stored");
                 }
-                let mut group = slot.group.lock();
-                group.stored(Instant::now(), store.number, stored.is_ok());
-                coordinator.settle(&slot, group);
+                let mut held = slot.held.lock();
+                let is_stored = stored.is_ok();
+                held.group.stored(Instant::now(), store.number, is_stored);
+                coordinator.settle(&slot, held);
             });
         }
-        let bytes = group.bytes();
+        let bytes = held.group.bytes();
         let before = slot.bytes.swap(bytes, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.bytes.fetch_sub(before, Ordering::Relaxed);
-        if group.is_idle() {
-            group.is_dead = true;
+        if held.group.is_idle() {
+            held.is_dead = true;
             self.groups.lock().remove(&slot.name);
             slot.earlier.notify_one();
             return;
         }
-        let Some(deadline) = group.deadline() else {
+        let Some(deadline) = held.group.deadline() else {
             return;
         };
-        match group.timed_until {
+        match held.timed_until {
             None => {
-                group.timed_until = Some(deadline);
+                held.timed_until = Some(deadline);
                 tokio::spawn(keep_time(Arc::downgrade(self), Arc::clone(slot)));
             }
             Some(planned) if deadline < planned => {
-                group.timed_until = Some(deadline);
+                held.timed_until = Some(deadline);
                 slot.earlier.notify_one();
             }
             Some(_) => {}
+        }
+    }
+
+    fn new_group(&self, protocol: Protocol) -> Group {
+        match protocol {
+            Protocol::Classic => Group::Classic(classic::Group::new()),
+            Protocol::Consumer => {
+                Group::Consumer(consumer::Group::new(self.limits.consumer_session))
+            }
         }
     }
 
@@ -271,21 +231,24 @@ impl Coordinator {
             refuse(reply, code::COORDINATOR_NOT_AVAILABLE, id);
             return joined;
         }
-        let limits = Limits {
+        let limits = classic::Limits {
             max_members: self.limits.max_members,
             initial_delay: self.limits.initial_rebalance_delay,
         };
-        let makes = id.is_empty();
+        let makes = id.is_empty().then_some(Protocol::Classic);
         let mut reply = Some(reply);
-        self.with(name, makes, |group, now| {
+        let done = self.with(name, makes, |group, now| {
+            let group = group.classic()?;
             if let Some(reply) = reply.take() {
                 group.join(now, join, &limits, reply);
             }
+            Ok(())
         });
         if let Some(reply) = reply {
-            let error = match makes {
-                true => code::COORDINATOR_NOT_AVAILABLE,
-                false => code::UNKNOWN_MEMBER_ID,
+            let error = match (done, makes) {
+                (Some(Err(error)), _) => error,
+                (_, Some(_)) => code::COORDINATOR_NOT_AVAILABLE,
+                (_, None) => code::UNKNOWN_MEMBER_ID,
             };
             refuse(reply, error, id);
         }
@@ -305,8 +268,11 @@ impl Coordinator {
         if bytes > 0 && self.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES {
             error = code::COORDINATOR_NOT_AVAILABLE;
         } else {
-            self.with(name, false, |group, now| {
-                if let Some(reply) = reply.take() {
+            self.with(name, None, |group, now| {
+                // A group of the other protocol has no such member.
+                if let Ok(group) = group.classic()
+                    && let Some(reply) = reply.take()
+                {
                     group.sync(now, sync, reply);
                 }
             });
@@ -321,7 +287,66 @@ impl Coordinator {
         let slot = self.groups.lock().get(name).cloned();
         let slot = slot.ok_or(code::UNKNOWN_MEMBER_ID)?;
         // It only makes something due later, which is found out when it would have been due.
-        slot.group.lock().heartbeat(Instant::now(), who)
+        match &mut slot.held.lock().group {
+            Group::Classic(group) => group.heartbeat(Instant::now(), who),
+            Group::Consumer(_) => Err(code::UNKNOWN_MEMBER_ID),
+        }
+    }
+
+    /// A member of a group of the consumer protocol says that it is there, and what it wants and has.
+    pub(super) fn beat(self: &Arc<Self>, name: &GroupName, beat: &Beat) -> oneshot::Receiver<Told> {
+        let (reply, beaten) = oneshot::channel();
+        let joins = beat.epoch == 0;
+        let refused = |code, message: &str| Err(Failure::new(code, message));
+        if joins && self.bytes.load(Ordering::Relaxed) > MAX_BYTES {
+            let message = "the members of all groups say too much of themselves";
+            drop(reply.send(refused(code::COORDINATOR_NOT_AVAILABLE, message)));
+            return beaten;
+        }
+        let limits = consumer::Limits {
+            max_members: self.limits.max_members,
+            session: self.limits.consumer_session,
+        };
+        let mut reply = Some(reply);
+        let makes = joins.then_some(Protocol::Consumer);
+        let done = self.with(name, makes, |group, now| {
+            let group = group.consumer()?;
+            if let Some(reply) = reply.take() {
+                group.heartbeat(now, beat, &limits, &**self.log.log(), reply);
+            }
+            Ok(())
+        });
+        if let Some(reply) = reply {
+            let error = match (done, makes) {
+                (Some(Err(code::GROUP_ID_NOT_FOUND)), _) => refused(
+                    code::GROUP_ID_NOT_FOUND,
+                    "the group has members of the classic protocol (group.protocol=classic)",
+                ),
+                (Some(Err(error)), _) => refused(error, "the group is about to be empty"),
+                (_, Some(_)) => refused(code::COORDINATOR_NOT_AVAILABLE, "too many groups"),
+                (_, None) => refused(
+                    code::UNKNOWN_MEMBER_ID,
+                    "the group has no members: it has to be joined again",
+                ),
+            };
+            drop(reply.send(error));
+        }
+        beaten
+    }
+
+    /// Whether it is a member, at that epoch, if the group has epochs; any other may ask where the group is.
+    pub(super) fn may_ask(&self, name: &GroupName, who: &Identity) -> Result<(), i16> {
+        if who.member_id.is_empty() && who.generation < 0 {
+            return Ok(());
+        }
+        let slot = self.groups.lock().get(name).cloned();
+        match slot.map(|slot| match &slot.held.lock().group {
+            Group::Classic(_) => Ok(()),
+            Group::Consumer(group) => group.is_of_epoch(who),
+        }) {
+            Some(may) => may,
+            None => Ok(()),
+        }
     }
 
     /// Lets members go, each by its id and instance; what becomes of each.
@@ -330,7 +355,7 @@ impl Coordinator {
         name: &GroupName,
         members: &[(Name, Option<Name>)],
     ) -> Vec<Result<(), i16>> {
-        let left = self.with(name, false, |group, now| {
+        let left = self.with(name, None, |group, now| {
             let members = members.iter();
             let left = members.map(|(id, instance)| group.leave(now, id, instance.as_ref()));
             left.collect()
@@ -342,7 +367,7 @@ impl Coordinator {
     fn begin_if(
         self: &Arc<Self>,
         name: &GroupName,
-        make: bool,
+        make: Option<Protocol>,
         may: impl FnOnce(&mut Group, Instant) -> Result<(), i16>,
         changes: Vec<Change>,
     ) -> Option<Result<Pending, i16>> {
@@ -359,15 +384,15 @@ impl Coordinator {
         who: &Identity,
         change: Option<Change>,
     ) -> Result<Option<Pending>, i16> {
-        let make = who.generation < 0;
+        let make = ANY.filter(|_| who.generation < 0);
         let Some(change) = change else {
             return self.check(name, who, false).map(|()| None);
         };
         let may = |group: &mut Group, now| group.may_commit(now, who, false);
         let begun = self.begin_if(name, make, may, vec![change]);
         let refused = match make {
-            true => code::COORDINATOR_NOT_AVAILABLE,
-            false => code::ILLEGAL_GENERATION,
+            Some(_) => code::COORDINATOR_NOT_AVAILABLE,
+            None => code::ILLEGAL_GENERATION,
         };
         begun.unwrap_or(Err(refused)).map(Some)
     }
@@ -379,7 +404,7 @@ impl Coordinator {
         who: &Identity,
         with_transaction: bool,
     ) -> Result<(), i16> {
-        let make = who.generation < 0;
+        let make = ANY.filter(|_| who.generation < 0);
         let may = |group: &mut Group, now| group.may_commit(now, who, with_transaction);
         let may = self.with(name, make, may);
         may.unwrap_or(Err(code::ILLEGAL_GENERATION))
@@ -393,7 +418,7 @@ impl Coordinator {
             Ok(())
         };
         let changes = vec![Change::Members(None), change];
-        self.begin_if(name, true, expel, changes)?.ok()
+        self.begin_if(name, ANY, expel, changes)?.ok()
     }
 
     /// Forgets a group that has no members.
@@ -404,7 +429,7 @@ impl Coordinator {
             false if groups.contains(name) => Ok(()),
             false => Err(code::GROUP_ID_NOT_FOUND),
         };
-        let deleted = self.begin_if(name, true, may, vec![Change::Delete]);
+        let deleted = self.begin_if(name, ANY, may, vec![Change::Delete]);
         deleted.unwrap_or(Err(code::COORDINATOR_NOT_AVAILABLE))
     }
 
@@ -424,7 +449,7 @@ impl Coordinator {
             false if groups.contains(name) => Ok(()),
             false => Err(code::GROUP_ID_NOT_FOUND),
         };
-        let begun = self.begin_if(name, true, may, vec![change]);
+        let begun = self.begin_if(name, ANY, may, vec![change]);
         begun.and_then(Result::ok).ok_or(found)
     }
 
@@ -444,7 +469,7 @@ impl Coordinator {
                     true => Err(code::NON_EMPTY_GROUP),
                     false => Ok(()),
                 };
-                let Some(Ok(pending)) = self.begin_if(&name, true, may, vec![change]) else {
+                let Some(Ok(pending)) = self.begin_if(&name, ANY, may, vec![change]) else {
                     continue;
                 };
                 match pending.durable().await {
@@ -458,9 +483,17 @@ impl Coordinator {
     pub(super) fn describe(&self, name: &GroupName) -> Described {
         let slot = self.groups.lock().get(name).cloned();
         if let Some(slot) = slot {
-            let group = slot.group.lock();
-            if group.is_used() {
-                return Described::of(&group);
+            let held = slot.held.lock();
+            let consumers = match &held.group {
+                group if !group.is_used() => None,
+                Group::Classic(_) => return Described::of(&held.group),
+                Group::Consumer(group) => Some(group.describe()),
+            };
+            drop(held);
+            if let Some(consumers) = consumers {
+                let topics = self.log.log().topics().into_iter();
+                let names = topics.map(|topic| (topic.id(), topic.name().clone()));
+                return Described::of_consumers(consumers, &names.collect());
             }
         }
         match self.log.log().groups().contains(name) {
@@ -469,29 +502,44 @@ impl Coordinator {
         }
     }
 
-    /// All groups, those without members too: name, type, state.
-    pub(super) fn list(&self) -> Vec<(GroupName, Name, &'static str)> {
-        let mut all: HashMap<_, _> = self
-            .log
-            .log()
-            .groups()
-            .names()
-            .into_iter()
-            .map(|name| (name, (Name::default(), state_name(Phase::Empty))))
-            .collect();
+    /// A group of the consumer protocol that has members.
+    pub(super) fn describe_consumers(&self, name: &GroupName) -> Option<DescribedConsumers> {
+        let slot = self.groups.lock().get(name).cloned()?;
+        let held = slot.held.lock();
+        match &held.group {
+            Group::Consumer(group) if group.is_used() => Some(group.describe()),
+            _ => None,
+        }
+    }
+
+    /// All groups, those without members too, by name.
+    pub(super) fn list(&self) -> Vec<(GroupName, Listed)> {
+        let names = self.log.log().groups().names().into_iter();
+        let mut all: BTreeMap<_, _> = names.map(|name| (name, Listed::empty())).collect();
         for slot in self.slots() {
-            let group = slot.group.lock();
-            if group.is_used() {
-                let kind = group.protocol_type.clone().unwrap_or_default();
-                all.insert(slot.name.clone(), (kind, state_name(group.phase)));
+            let held = slot.held.lock();
+            if held.group.is_used() {
+                all.insert(slot.name.clone(), Listed::of(&held.group));
             }
         }
-        let mut all: Vec<_> = all
-            .into_iter()
-            .map(|(name, (kind, state))| (name, kind, state))
-            .collect();
-        all.sort();
-        all
+        all.into_iter().collect()
+    }
+}
+
+impl Topics for Log {
+    fn version(&self) -> u64 {
+        self.topics_version()
+    }
+
+    fn find(&self, name: &str) -> Option<(TopicId, u32)> {
+        let topic = self.topic(&TopicName::new(name).ok()?)?;
+        Some((topic.id(), topic.partition_count()))
+    }
+
+    fn each(&self, with: &mut dyn FnMut(&str, TopicId, u32)) {
+        for topic in self.topics() {
+            with(topic.name().as_str(), topic.id(), topic.partition_count());
+        }
     }
 }
 
@@ -499,11 +547,11 @@ impl Coordinator {
 async fn keep_time(coordinator: Weak<Coordinator>, slot: Arc<Slot>) {
     loop {
         let until = {
-            let mut group = slot.group.lock();
-            match group.timed_until {
-                Some(until) if !group.is_dead => until,
+            let mut held = slot.held.lock();
+            match held.timed_until {
+                Some(until) if !held.is_dead => until,
                 _ => {
-                    group.timed_until = None;
+                    held.timed_until = None;
                     return;
                 }
             }
@@ -515,14 +563,14 @@ async fn keep_time(coordinator: Weak<Coordinator>, slot: Arc<Slot>) {
         let Some(coordinator) = coordinator.upgrade() else {
             return;
         };
-        let mut group = slot.group.lock();
-        if group.is_dead {
+        let mut held = slot.held.lock();
+        if held.is_dead {
             return;
         }
-        group.tick(Instant::now());
-        group.timed_until = group.deadline();
-        let is_over = group.timed_until.is_none();
-        coordinator.settle(&slot, group);
+        held.group.tick(Instant::now());
+        held.timed_until = held.group.deadline();
+        let is_over = held.timed_until.is_none();
+        coordinator.settle(&slot, held);
         if is_over {
             return;
         }

@@ -25,12 +25,12 @@ use kafka_protocol::messages::offset_fetch_request::{
 };
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AlterConfigsRequest, ApiVersionsRequest, ApiVersionsResponse,
-    CreatePartitionsRequest, CreateTopicsRequest, DeleteGroupsRequest, DeleteTopicsRequest,
-    DescribeClusterRequest, DescribeConfigsRequest, DescribeGroupsRequest,
-    DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest,
-    HeartbeatRequest, IncrementalAlterConfigsRequest, InitProducerIdRequest, LeaveGroupRequest,
-    ListGroupsRequest, ListOffsetsRequest, ListTransactionsRequest, OffsetDeleteRequest,
-    OffsetFetchRequest,
+    ConsumerGroupDescribeRequest, CreatePartitionsRequest, CreateTopicsRequest,
+    DeleteGroupsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
+    DescribeGroupsRequest, DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest,
+    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
+    InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest,
+    ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
 };
 
 use super::*;
@@ -153,13 +153,13 @@ fn put_settings_requests(put: Put<'_>) {
 /// Those about groups.
 fn put_group_requests(put: Put<'_>) {
     let id = || kafka_protocol::messages::GroupId::from(text("g"));
-    put(ApiKey::OffsetCommit, &[2, 5, 7, 8], &|_| {
+    put(ApiKey::OffsetCommit, &[2, 5, 7, 8, 9], &|_| {
         Box::new(groups::commit_request("g", "", -1, 1, "text"))
     });
-    put(ApiKey::OffsetFetch, &[1, 6, 8], &|version| {
+    put(ApiKey::OffsetFetch, &[1, 6, 8, 9], &|version| {
         let request = OffsetFetchRequest::default();
         Box::new(match version {
-            8 => {
+            8.. => {
                 let topic = OffsetFetchRequestTopics::default()
                     .with_name(name("t"))
                     .with_partition_indexes(vec![0, 1]);
@@ -214,6 +214,19 @@ fn put_group_requests(put: Put<'_>) {
             4 => request.with_states_filter(vec![text("Stable"); 2]),
             _ => request.with_types_filter(vec![text("classic"); 2]),
         })
+    });
+    put(ApiKey::ConsumerGroupHeartbeat, &[1], &|_| {
+        let request = consumer_protocol::join_request("g", "m");
+        Box::new(
+            request
+                .with_instance_id(Some(text("i")))
+                .with_rack_id(Some(text("r")))
+                .with_subscribed_topic_regex(Some(text("t.*")))
+                .with_server_assignor(Some(text("range"))),
+        )
+    });
+    put(ApiKey::ConsumerGroupDescribe, &[0, 1], &|_| {
+        Box::new(ConsumerGroupDescribeRequest::default().with_group_ids(vec![id(); 2]))
     });
     put(ApiKey::DeleteGroups, &[0, 2], &|_| {
         Box::new(DeleteGroupsRequest::default().with_groups_names(vec![id(); 2]))

@@ -3,6 +3,7 @@
 
 mod admin;
 mod compacted;
+mod consumer_protocol;
 mod fetch;
 mod groups;
 mod hostile;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
 use bytes::Bytes;
+use tokio::sync::oneshot;
 use tokio::sync::oneshot::error::TryRecvError;
 
 use super::*;
+use crate::kafka::coordinator::identity::Identity;
 
 const SESSION: Duration = Duration::from_secs(10);
 const REBALANCE: Duration = Duration::from_secs(60);
@@ -21,7 +23,7 @@ struct Bench {
     group: Group,
     now: Instant,
     limits: Limits,
-    unwritten: Vec<group::Store>,
+    unwritten: Vec<Store>,
     /// What was written last.
     written: Option<Vec<u8>>,
 }

@@ -6,8 +6,9 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 
+use super::member::{Joined, Member, Sync, Synced};
 use super::{First, Group, Limits, MAX_METADATA_BYTES, Phase, after};
-use crate::kafka::coordinator::member::{Joined, Member, Name, Reply, Sync, Synced, answer};
+use crate::kafka::coordinator::identity::{Name, Reply, answer};
 use crate::kafka::error::code;
 
 impl Group {

@@ -2,10 +2,9 @@
 
 use tokio::time::Instant;
 
+use super::member::{Join, Joined, JoinedMember, Member, Synced, protocol_bytes};
 use super::{Group, Limits, MAX_METADATA_BYTES, NEW_MEMBER_WAIT, Phase, new_id};
-use crate::kafka::coordinator::member::{
-    Join, Joined, JoinedMember, Member, Name, Reply, Synced, answer, protocol_bytes,
-};
+use crate::kafka::coordinator::identity::{Name, Reply, answer};
 use crate::kafka::error::code;
 
 impl Group {

@@ -1,6 +1,6 @@
-//! A stable group as it is written down: its generation, its members, and what they were assigned.
+//! A stable group of the classic protocol as it is written down: its generation, its members, and what they were assigned.
 //!
-//! As [`super::super::stored`] has it:
+//! As [`crate::kafka::stored`] has it:
 //!
 //! | field | |
 //! |---|---|
@@ -17,8 +17,9 @@ use std::collections::BTreeMap;
 use bytes::{Buf, BufMut};
 use tokio::time::Instant;
 
-use super::group::Group;
-use super::member::{Member, Name};
+use super::Group;
+use super::member::Member;
+use crate::kafka::coordinator::identity::Name;
 use crate::kafka::stored::{
     BadStored, open, put_blob, put_count, put_millis, put_text, take_blob, take_millis, take_text,
 };
@@ -47,7 +48,10 @@ pub(super) fn encode(group: &Group) -> Vec<u8> {
 }
 
 /// The group as it was, whose members are heard of `now`.
-pub(super) fn decode(bytes: &[u8], now: Instant) -> Result<Group, BadStored> {
+pub(in crate::kafka::coordinator) fn decode(
+    bytes: &[u8],
+    now: Instant,
+) -> Result<Group, BadStored> {
     let mut bytes = open(bytes, VERSION)?;
     let generation = bytes.try_get_i32()?;
     let protocol_type = take_text(&mut bytes)?.into();

@@ -2,8 +2,9 @@
 
 use tokio::time::Instant;
 
+use super::member::{Joined, Member, Synced};
 use super::{Group, Phase};
-use crate::kafka::coordinator::member::{Identity, Joined, Member, Name, Synced, answer};
+use crate::kafka::coordinator::identity::{Identity, Name, answer};
 use crate::kafka::error::code;
 
 impl Group {

@@ -1,14 +1,11 @@
 //! One member of a group, and what it asks and is told.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-/// A name that a member, an instance or a protocol goes by.
-pub(in crate::kafka) type Name = Arc<str>;
+use crate::kafka::coordinator::identity::{Identity, Name, Reply};
 
 /// What a member asks when it joins.
 #[derive(Debug, Clone)]
@@ -67,14 +64,6 @@ impl Joined {
     }
 }
 
-/// Who a member says it is.
-#[derive(Debug, Clone)]
-pub(in crate::kafka) struct Identity {
-    pub(in crate::kafka) member_id: Name,
-    pub(in crate::kafka) instance_id: Option<Name>,
-    pub(in crate::kafka) generation: i32,
-}
-
 /// What a member asks when it wants its part.
 #[derive(Debug, Clone)]
 pub(in crate::kafka) struct Sync {
@@ -106,25 +95,16 @@ impl Synced {
     }
 }
 
-pub(super) type Reply<T> = oneshot::Sender<T>;
-
-/// Answers, if anybody waits still.
-pub(super) fn answer<T>(reply: Option<Reply<T>>, with: T) {
-    if let Some(reply) = reply {
-        drop(reply.send(with));
-    }
-}
-
 /// A member as the group knows it.
 #[derive(Debug)]
-pub(super) struct Member {
-    pub(super) instance_id: Option<Name>,
-    pub(super) client_id: Name,
-    pub(super) client_host: Name,
+pub(in crate::kafka::coordinator) struct Member {
+    pub(in crate::kafka::coordinator) instance_id: Option<Name>,
+    pub(in crate::kafka::coordinator) client_id: Name,
+    pub(in crate::kafka::coordinator) client_host: Name,
     pub(super) session: Duration,
     pub(super) rebalance: Duration,
     pub(super) protocols: Vec<(Name, Bytes)>,
-    pub(super) assignment: Bytes,
+    pub(in crate::kafka::coordinator) assignment: Bytes,
     /// Grows with each that joins: the first that waits leads.
     pub(super) order: u64,
     /// It was never told that it is a member.
@@ -139,7 +119,7 @@ pub(super) struct Member {
 
 impl Member {
     /// What it said for a protocol.
-    pub(super) fn metadata(&self, protocol: &str) -> Bytes {
+    pub(in crate::kafka::coordinator) fn metadata(&self, protocol: &str) -> Bytes {
         let mut of_protocol = self
             .protocols
             .iter()
