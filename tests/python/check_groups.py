@@ -215,13 +215,18 @@ def check_operators(server, group: str, members: int) -> None:
     owned = [place.partition for member in described.members for place in member.assignment.topic_partitions]
     expect(sorted(owned), list(range(PARTITIONS)), "confluent-kafka: what the members have")
     client = kafka.KafkaAdminClient(bootstrap_servers=server.address)
-    offsets = client.list_group_offsets([group])[group] if hasattr(client, "list_group_offsets") else client.list_consumer_group_offsets(group)
-    # confluent-kafka sends a NUL behind its text.
-    texts = {place.partition: at.metadata.rstrip("\0") for place, at in offsets.items()}
-    expect(texts, {partition: TEXT for partition in range(PARTITIONS)}, "kafka-python: texts with the offsets")
+    asked = getattr(client, "list_group_offsets", None)
+
+    def texts() -> dict[int, str]:
+        offsets = asked([group])[group] if asked else client.list_consumer_group_offsets(group)
+        # confluent-kafka sends a NUL behind its text.
+        return {place.partition: at.metadata.rstrip("\0") for place, at in offsets.items()}
+
+    # What is handled is committed soon after.
+    until("kafka-python: texts with the offsets", lambda: texts() == {partition: TEXT for partition in range(PARTITIONS)})
     client.close()
-    rows = server.sql(f"SELECT max(lag_records) AS lag, count(*) AS partitions FROM sys.groups WHERE group_name = '{group}'")
-    expect(rows, [{"lag": 0, "partitions": PARTITIONS}], "SQL: where the group stands")
+    query = f"SELECT max(lag_records) AS lag, count(*) AS partitions FROM sys.groups WHERE group_name = '{group}'"
+    until("SQL: where the group stands", lambda: server.sql(query) == [{"lag": 0, "partitions": PARTITIONS}])
 
 
 def check_rewound_while_committing(server, topic: str) -> None:
