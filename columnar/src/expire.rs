@@ -1,4 +1,4 @@
-//! Retention: what moves the log's start, over cold files and hot segments alike.
+//! What moves the log's start, over cold files and hot segments alike: retention, and whoever asks for it.
 //!
 //! - **COL-16**: the start moves in the manifest first, then in memory, then segments are released, then files deleted: a crash
 //!   leaves too much, never too little.
@@ -10,6 +10,7 @@ use basalt_log::retention::{RetentionPolicy, RetentionRun, expired_through};
 use basalt_proto::Offset;
 
 use crate::commit::Outcome;
+use crate::cool::blocking;
 use crate::error::CoolError;
 use crate::file::ColdFile;
 use crate::manifest::Manifest;
@@ -42,11 +43,58 @@ impl TieredPartition {
                 return Ok(true);
             }
         }
+        self.release_expired(through).await?;
+        Ok(true)
+    }
+
+    /// Lets go of all records below `before`, whatever retention keeps, and not of any other: the log starts there then, be it in the
+    /// midst of a segment, a file or a batch. Durable on return. Where the log starts, which may be behind it.
+    ///
+    /// `before` must not be beyond the high watermark.
+    ///
+    /// # Errors
+    /// [`CoolError`]: what the store or the disk says. The start has moved or it has not; asking again is safe.
+    pub async fn delete_before(self: &Arc<Self>, before: Offset) -> Result<Offset, CoolError> {
+        let partition = Arc::clone(self);
+        let deleted = self
+            .shared
+            .runtime
+            .spawn(async move { partition.move_start(before).await });
+        deleted.await.unwrap_or(Err(CoolError::Closed))
+    }
+
+    async fn move_start(&self, before: Offset) -> Result<Offset, CoolError> {
+        loop {
+            let start = self.offsets().log_start_offset;
+            if start >= before {
+                return Ok(start);
+            }
+            // A crash may take what is not synced. Offsets below the start must not be given again after it.
+            let sealed = self.hot.sealed_segments();
+            if sealed.last().is_none_or(|last| last.end_offset < before) {
+                let hot = Arc::clone(&self.hot);
+                blocking(move || hot.seal_active())
+                    .await?
+                    .map_err(CoolError::Seal)?;
+            }
+            let _work = self.work.lock().await;
+            self.state.lock().check_open()?;
+            let next = self.state.lock().manifest.next(&self.shared.writer);
+            // Where the start lies within hot records no manifest would say so otherwise.
+            if self.commit(next.expired(before, next.version)).await? == Outcome::New {
+                self.release_expired(before).await?;
+                self.shared.wake.notify_one();
+            }
+            // Else memory knows the truth now, and it goes on from there.
+        }
+    }
+
+    async fn release_expired(&self, through: Offset) -> Result<(), CoolError> {
         self.unless_full(self.release(through).await)?;
         self.reached(Step::Released)?;
         self.trim_manifests().await?;
         tracing::debug!(topic = %self.key.topic, partition = %self.key.partition, log_start_offset = %through, "expired");
-        Ok(true)
+        Ok(())
     }
 
     /// Cold files and sealed segments that are not cold, oldest first.

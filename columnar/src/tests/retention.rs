@@ -98,6 +98,61 @@ async fn retention_by_bytes_counts_cold_and_hot_together() {
     assert_dense(&rows(&fixture.tiered, &snapshot).await, start.0, 2000);
 }
 
+/// Kafka's DeleteRecords: exactly what is below goes, whatever it lies in the midst of, also over a restart and when it is cooled.
+#[tokio::test]
+async fn the_start_is_moved_into_the_midst_of_hot_and_cold_records() {
+    for offset in [1, 50, 99, 100, 101, 150, 199, 200, 250, 300] {
+        let setup = Setup::new();
+        let fixture = setup.open().await;
+        let partition = fixture.partition();
+        append_numbered(&partition, 100).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        append_numbered(&partition, 100).await;
+        partition.hot().seal_active().unwrap();
+        append_numbered(&partition, 100).await;
+        let start = Offset(offset);
+        assert_eq!(partition.delete_before(start).await.unwrap(), start);
+        let earlier = partition.delete_before(Offset(offset - 1)).await;
+        assert_eq!(earlier.unwrap(), start, "it never goes back");
+        let check = async |fixture: &super::support::Fixture, what: &str| {
+            let partition = fixture.partition();
+            let bounds = partition.bounds();
+            assert_eq!(bounds.log_start_offset, start, "{what} {offset}");
+            assert!(bounds.cold_end_offset >= start, "{what} {offset}");
+            let seen = rows(&fixture.tiered, &partition.snapshot()).await;
+            assert_dense(&seen, offset, bounds.high_watermark.0);
+            let replayed = super::support::records(&replay(&partition, start).await);
+            let is_there = replayed.iter().filter(|seen| seen.offset >= offset);
+            assert_eq!(is_there.count() as u64, bounds.high_watermark.0 - offset);
+            let early = partition.read(Offset(offset - 1), Offset::MAX, 1).await;
+            assert!(matches!(early, Err(ReadError::OutOfRange { .. })), "{what}");
+            // Stamps are ten times the offsets: a time before the start is the start's.
+            let found = partition.offset_for_timestamp(10).await.unwrap();
+            assert_eq!(
+                found.map(|(at, _)| at),
+                (offset < 300).then_some(start),
+                "{what}"
+            );
+        };
+        check(&fixture, "at once").await;
+        drop((partition, fixture));
+        let fixture = setup.open().await;
+        check(&fixture, "restarted").await;
+        append_numbered(&fixture.partition(), 10).await;
+        fixture.tiered.cool_topic(&topic("t"), true).await.unwrap();
+        let partition = fixture.partition();
+        assert_eq!(
+            partition.bounds().high_watermark,
+            Offset(310),
+            "no offset again"
+        );
+        let seen = rows(&fixture.tiered, &partition.snapshot()).await;
+        assert_dense(&seen, offset, 310);
+        fixture.tiered.maintain().await;
+        assert!(objects(&setup) <= 3);
+    }
+}
+
 /// PUB-19: what a reader holds stays readable until it lets go, and is deleted then.
 #[tokio::test]
 async fn pub_19_a_dropped_file_is_deleted_only_when_no_snapshot_holds_it() {

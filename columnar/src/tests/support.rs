@@ -471,11 +471,18 @@ pub(crate) async fn rows(tiered: &TieredLog, snapshot: &PartitionSnapshot) -> Ve
         let mut builder = RowBuilder::with_projection(snapshot.partition, Some(&[1, 6]));
         for frame in FrameWalk::new(&view.bytes().unwrap(), FrameLimits::UNLIMITED) {
             let frame = frame.unwrap();
+            let start = snapshot.log_start_offset;
+            if frame.header.end_offset() <= start {
+                // The start was moved into the midst of a segment.
+                continue;
+            }
             assert!(frame.header.offset >= snapshot.cold_end_offset);
             builder.push(&frame).unwrap();
         }
         take(&builder.finish());
     }
+    // As whoever scans does it.
+    rows.retain(|(offset, count)| offset + count > snapshot.log_start_offset.0);
     rows
 }
 

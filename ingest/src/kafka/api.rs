@@ -110,6 +110,7 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::TxnOffsetCommit, (0, 3), 3, TXN_OFFSET_COMMIT),
     api(ApiKey::CreateTopics, (2, 7), 5, CREATE_TOPICS),
     api(ApiKey::DeleteTopics, (1, 6), 4, DELETE_TOPICS),
+    api(ApiKey::DeleteRecords, (0, 2), 2, DELETE_RECORDS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
     api(ApiKey::AlterConfigs, (0, 2), 2, ALTER_ALL_CONFIGS),
     api(ApiKey::CreatePartitions, (0, 3), 2, CREATE_PARTITIONS),
@@ -198,6 +199,8 @@ const DELETE_TOPICS: &[Field] = &[
     In(0, 5, &Texts),
     Fixed(4),
 ];
+
+const DELETE_RECORDS: &[Field] = &[List(&[Text, List(&[Fixed(4 + 8)])]), Fixed(4)];
 
 const DESCRIBE_CONFIGS: &[Field] = &[
     List(&[Fixed(1), Text, Texts]),

@@ -1,6 +1,7 @@
 //! What members of groups of the consumer protocol (KIP-848) ask, and operators of them: ConsumerGroupHeartbeat,
 //! ConsumerGroupDescribe. The rules are the coordinator's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_proto::GroupName;
@@ -15,7 +16,7 @@ use kafka_protocol::messages::{
 use kafka_protocol::protocol::StrBytes;
 
 use super::Waiting;
-use super::coordinator::{Beat, DescribedConsumers, Partitions, Told};
+use super::coordinator::{Assignor, Beat, DescribedConsumers, Partitions, Pattern, Told};
 use super::error::{Failure, code};
 use super::membership::{MAX_NAME_BYTES, MIN_REBALANCE, client_of, name, some_name, text};
 use super::node::{TopicsById, topic_id, topic_uuid};
@@ -55,7 +56,18 @@ pub(super) fn heartbeat(
         });
         parts.collect()
     });
+    let said = asked.subscribed_topic_regex.as_ref();
+    // Compiled here, where nobody waits for it.
+    let pattern = match said.map(|text| Pattern::new(&name(text))).transpose() {
+        Ok(pattern) => pattern,
+        Err(failure) => return Ok(Waiting::done(told(Err(failure))?)),
+    };
+    let assignor = match asked.server_assignor.as_deref().map(assignor).transpose() {
+        Ok(assignor) => assignor,
+        Err(failure) => return Ok(Waiting::done(told(Err(failure))?)),
+    };
     let names = asked.subscribed_topic_names.as_ref();
+    let names = names.map(|names| Arc::new(names.iter().map(|topic| name(topic)).collect()));
     let rebalance = u64::try_from(asked.rebalance_timeout_ms).ok();
     let (client_id, client_host) = client_of(connection, request);
     let beat = Beat {
@@ -66,9 +78,9 @@ pub(super) fn heartbeat(
         client_id,
         client_host,
         rebalance: rebalance.map(|ms| Duration::from_millis(ms).max(MIN_REBALANCE)),
-        names: names.map(|names| names.iter().map(|topic| name(topic)).collect()),
-        pattern: some_name(asked.subscribed_topic_regex.as_ref()),
-        assignor: some_name(asked.server_assignor.as_ref()),
+        names,
+        pattern,
+        assignor,
         owned,
     };
     let gone = || {
@@ -79,6 +91,14 @@ pub(super) fn heartbeat(
     let beaten = connection.shared.coordinator.beat(&group, &beat);
     let answer = async move { told(beaten.await.unwrap_or_else(|_| Err(gone()))) };
     Ok(Waiting::new(answer, Some(instead)))
+}
+
+fn assignor(name: &str) -> Result<Assignor, Failure> {
+    Assignor::named(name).ok_or_else(|| {
+        let known = Assignor::ALL.map(Assignor::name).join(", ");
+        let message = format!("there is no assignor {name:?}; there are {known}");
+        Failure::new(code::UNSUPPORTED_ASSIGNOR, message)
+    })
 }
 
 /// Whether a heartbeat says what one must, and nothing that one cannot.

@@ -35,6 +35,7 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_REPLICA_ASSIGNMENT: i16 = 39;
     pub(in crate::kafka) const INVALID_CONFIG: i16 = 40;
     pub(in crate::kafka) const INVALID_REQUEST: i16 = 42;
+    pub(in crate::kafka) const POLICY_VIOLATION: i16 = 44;
     pub(in crate::kafka) const OUT_OF_ORDER_SEQUENCE_NUMBER: i16 = 45;
     pub(in crate::kafka) const DUPLICATE_SEQUENCE_NUMBER: i16 = 46;
     pub(in crate::kafka) const INVALID_PRODUCER_EPOCH: i16 = 47;

@@ -38,6 +38,8 @@ const KEYS_FROM: i16 = 4;
 const ERROR_FROM: i16 = 2;
 /// From here on several groups are.
 const GROUPS_FROM: i16 = 8;
+/// From here on members of the consumer protocol commit.
+const EPOCHS_FROM: i16 = 9;
 const NO_OFFSET: i64 = -1;
 
 /// # Errors
@@ -110,6 +112,12 @@ pub(super) fn commit(shared: &Shared, request: &Request<'_>) -> Result<Waiting<'
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
     let change = (!commits.is_empty()).then(|| Change::Commit(commits));
     let begun = group.and_then(|group| shared.coordinator.commit(&group, &who, change));
+    // Whoever was its member is it no more. Clients that know epochs join again then, and may end with the older code.
+    let begun = begun.map_err(|code| match code {
+        code::GROUP_ID_NOT_FOUND if head.version >= EPOCHS_FROM => code::UNKNOWN_MEMBER_ID,
+        code::GROUP_ID_NOT_FOUND => code::ILLEGAL_GENERATION,
+        code => code,
+    });
     let counters = Arc::clone(&shared.counters);
     let answer = async move {
         let stored = match begun {

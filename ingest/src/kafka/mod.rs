@@ -29,6 +29,7 @@ mod api;
 mod configs;
 mod consumer_protocol;
 pub(crate) mod coordinator;
+mod delete_records;
 mod error;
 mod fetch;
 mod group_admin;
@@ -265,6 +266,7 @@ impl<'a> Reader<'a> {
             ApiKey::ListOffsets => offsets::answer(connection, request).await,
             ApiKey::CreateTopics => topics::create(shared, request).await,
             ApiKey::DeleteTopics => topics::delete(shared, request).await,
+            ApiKey::DeleteRecords => delete_records::answer(shared, request).await,
             ApiKey::DescribeConfigs => configs::describe(shared, node, request),
             ApiKey::IncrementalAlterConfigs => configs::alter(shared, request).await,
             ApiKey::AlterConfigs => configs::alter_all(shared, request).await,

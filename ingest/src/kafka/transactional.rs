@@ -193,7 +193,11 @@ pub(super) async fn commit_offsets(
     let group = GroupName::new(&asked.group_id).map_err(|_| code::INVALID_GROUP_ID);
     let allowed = group.and_then(|group| {
         if is_member {
-            shared.coordinator.check(&group, &who, true)?;
+            let may = shared.coordinator.check(&group, &who, true);
+            may.map_err(|code| match code {
+                code::GROUP_ID_NOT_FOUND => code::ILLEGAL_GENERATION,
+                code => code,
+            })?;
         }
         Ok(group)
     });

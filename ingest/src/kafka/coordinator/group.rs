@@ -34,7 +34,7 @@ impl Group {
         match self {
             Self::Classic(group) => Ok(group),
             Self::Consumer(group) if group.is_used() => Err(code::INCONSISTENT_GROUP_PROTOCOL),
-            // Until the end of its members is written down.
+            // Until the end of its members is written down, or for a while after it was moved.
             Self::Consumer(_) => Err(code::COORDINATOR_LOAD_IN_PROGRESS),
         }
     }
@@ -61,7 +61,7 @@ impl Group {
     pub(super) fn stored(&mut self, now: Instant, number: u64, is_stored: bool) {
         match self {
             Self::Classic(group) => group.stored(now, number, is_stored),
-            Self::Consumer(group) => group.stored(number, is_stored),
+            Self::Consumer(group) => group.stored(now, number, is_stored),
         }
     }
 

@@ -31,7 +31,9 @@ use crate::ShutdownSignal;
 use crate::config::GroupLimits;
 pub(super) use classic::{Join, Joined, Sync, Synced};
 use consumer::Topics;
-pub(super) use consumer::{Beat, Described as DescribedConsumers, Partitions, Told};
+pub(super) use consumer::{
+    Assignor, Beat, Described as DescribedConsumers, Partitions, Pattern, Told,
+};
 pub(super) use described::{Described, Listed};
 use group::Group;
 pub(super) use identity::{Identity, Name};
@@ -298,7 +300,9 @@ impl Coordinator {
         let (reply, beaten) = oneshot::channel();
         let joins = beat.epoch == 0;
         let refused = |code, message: &str| Err(Failure::new(code, message));
-        if joins && self.bytes.load(Ordering::Relaxed) > MAX_BYTES {
+        let bytes = beat.wants_bytes();
+        let is_full = self.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES;
+        if is_full && (joins || bytes > 0) {
             let message = "the members of all groups say too much of themselves";
             drop(reply.send(refused(code::COORDINATOR_NOT_AVAILABLE, message)));
             return beaten;
@@ -322,7 +326,10 @@ impl Coordinator {
                     code::GROUP_ID_NOT_FOUND,
                     "the group has members of the classic protocol (group.protocol=classic)",
                 ),
-                (Some(Err(error)), _) => refused(error, "the group is about to be empty"),
+                (Some(Err(error)), _) => refused(
+                    error,
+                    "the group is about to change its protocol: try again",
+                ),
                 (_, Some(_)) => refused(code::COORDINATOR_NOT_AVAILABLE, "too many groups"),
                 (_, None) => refused(
                     code::UNKNOWN_MEMBER_ID,
@@ -377,7 +384,7 @@ impl Coordinator {
         })
     }
 
-    /// Commits for one who may; the change has its place in the order.
+    /// Commits for one who may; the change has its place in the order. [`code::GROUP_ID_NOT_FOUND`] where nobody is a member.
     pub(super) fn commit(
         self: &Arc<Self>,
         name: &GroupName,
@@ -392,12 +399,12 @@ impl Coordinator {
         let begun = self.begin_if(name, make, may, vec![change]);
         let refused = match make {
             Some(_) => code::COORDINATOR_NOT_AVAILABLE,
-            None => code::ILLEGAL_GENERATION,
+            None => code::GROUP_ID_NOT_FOUND,
         };
         begun.unwrap_or(Err(refused)).map(Some)
     }
 
-    /// Whether it may commit, with a transaction or without.
+    /// As [`Self::commit`]: whether it may, with a transaction or without.
     pub(super) fn check(
         self: &Arc<Self>,
         name: &GroupName,
@@ -407,7 +414,7 @@ impl Coordinator {
         let make = ANY.filter(|_| who.generation < 0);
         let may = |group: &mut Group, now| group.may_commit(now, who, with_transaction);
         let may = self.with(name, make, may);
-        may.unwrap_or(Err(code::ILLEGAL_GENERATION))
+        may.unwrap_or(Err(code::GROUP_ID_NOT_FOUND))
     }
 
     /// Moves a group, in one step: whoever is a member has to join again, and finds the new offsets. `None` when there are too many

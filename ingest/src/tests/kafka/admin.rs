@@ -9,6 +9,9 @@ use kafka_protocol::messages::create_partitions_request::{
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::incremental_alter_configs_request::{
@@ -16,9 +19,9 @@ use kafka_protocol::messages::incremental_alter_configs_request::{
 };
 use kafka_protocol::messages::{
     AlterConfigsRequest, AlterConfigsResponse, BrokerId, CreatePartitionsRequest,
-    CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse, DeleteTopicsRequest,
-    DeleteTopicsResponse, DescribeConfigsRequest, DescribeConfigsResponse,
-    IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
+    CreatePartitionsResponse, CreateTopicsRequest, CreateTopicsResponse, DeleteRecordsRequest,
+    DeleteRecordsResponse, DeleteTopicsRequest, DeleteTopicsResponse, DescribeConfigsRequest,
+    DescribeConfigsResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 
 use super::*;
@@ -104,6 +107,55 @@ impl Client {
             .await;
         told.responses[0].error_code
     }
+}
+
+/// What is below an offset goes, and nothing else; a compacted topic has none to go.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn records_are_deleted_by_offset() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    client.metadata(9, "t").await;
+    let ten: Vec<_> = (0..10).map(|at| (at, &b"x"[..])).collect();
+    assert_eq!(client.stored("t", &batch(&ten)).await, 0);
+    let request = |topic: &str, index, offset| {
+        let partition = DeleteRecordsPartition::default()
+            .with_partition_index(index)
+            .with_offset(offset);
+        let topic = DeleteRecordsTopic::default()
+            .with_name(name(topic))
+            .with_partitions(vec![partition]);
+        DeleteRecordsRequest::default().with_topics(vec![topic])
+    };
+    let cases = [
+        ("t", 0, 4, (0, 4)),
+        ("t", 0, 2, (0, 4)),
+        ("t", 0, 11, (1, -1)),
+        ("t", 0, -2, (1, -1)),
+        ("t", 9, 1, (3, -1)),
+        ("t", -1, 1, (3, -1)),
+        ("other", 0, 1, (3, -1)),
+    ];
+    for version in 0..=2 {
+        for (topic, index, offset, expected) in cases {
+            let request = request(topic, index, offset);
+            let told: DeleteRecordsResponse =
+                client.call(ApiKey::DeleteRecords, version, &request).await;
+            let told = &told.topics[0].partitions[0];
+            let told = (told.error_code, told.low_watermark);
+            assert_eq!(told, expected, "{topic}-{index} {offset}");
+        }
+    }
+    let early = client.fetch(12, "t", 3).await;
+    assert_eq!((early.error_code, early.log_start_offset), (1, 4));
+    let found = records(&client.fetch(12, "t", 4).await);
+    assert_eq!(found.len(), 10, "the whole batch, as from Kafka");
+    let all: DeleteRecordsResponse = client
+        .call(ApiKey::DeleteRecords, 2, &request("t", 0, -1))
+        .await;
+    assert_eq!(all.topics[0].partitions[0].low_watermark, 10);
+    assert_eq!(client.stored("t", &batch(&ten)).await, 10);
+    assert_eq!(records(&client.fetch(12, "t", 10).await).len(), 10);
+    harness.stop().await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -143,6 +143,11 @@ async fn members_share_a_topic_commit_and_go() {
     assert_eq!((told.epoch, told.assignment), (3, Some(all)));
     assert_eq!(client.beat(&beat_request("g", "b", -1)).await.error, 0);
     assert_eq!(client.as_member("", -1).await, (0, 0), "nobody is left");
+    assert_eq!(
+        client.as_member("b", 3).await.0,
+        25,
+        "it is no member any more"
+    );
     harness.stop().await;
 }
 

@@ -9,6 +9,9 @@ use kafka_protocol::messages::create_partitions_request::{
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
+use kafka_protocol::messages::delete_records_request::{
+    DeleteRecordsPartition, DeleteRecordsTopic,
+};
 use kafka_protocol::messages::delete_topics_request::DeleteTopicState;
 use kafka_protocol::messages::describe_configs_request::DescribeConfigsResource;
 use kafka_protocol::messages::describe_producers_request::TopicRequest;
@@ -26,11 +29,11 @@ use kafka_protocol::messages::offset_fetch_request::{
 use kafka_protocol::messages::{
     AddOffsetsToTxnRequest, AlterConfigsRequest, ApiVersionsRequest, ApiVersionsResponse,
     ConsumerGroupDescribeRequest, CreatePartitionsRequest, CreateTopicsRequest,
-    DeleteGroupsRequest, DeleteTopicsRequest, DescribeClusterRequest, DescribeConfigsRequest,
-    DescribeGroupsRequest, DescribeProducersRequest, DescribeTransactionsRequest, EndTxnRequest,
-    FindCoordinatorRequest, HeartbeatRequest, IncrementalAlterConfigsRequest,
-    InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest, ListOffsetsRequest,
-    ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
+    DeleteGroupsRequest, DeleteRecordsRequest, DeleteTopicsRequest, DescribeClusterRequest,
+    DescribeConfigsRequest, DescribeGroupsRequest, DescribeProducersRequest,
+    DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest,
+    IncrementalAlterConfigsRequest, InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest,
+    ListOffsetsRequest, ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
 };
 
 use super::*;
@@ -85,6 +88,13 @@ fn requests() -> Vec<Vec<u8>> {
         })
     });
     put_settings_requests(&mut put);
+    put(ApiKey::DeleteRecords, &[0, 2], &|_| {
+        let partition = DeleteRecordsPartition::default().with_offset(1);
+        let topic = DeleteRecordsTopic::default()
+            .with_name(name("t"))
+            .with_partitions(vec![partition; 2]);
+        Box::new(DeleteRecordsRequest::default().with_topics(vec![topic]))
+    });
     put(ApiKey::DescribeCluster, &[0, 1], &|_| {
         Box::new(DescribeClusterRequest::default())
     });

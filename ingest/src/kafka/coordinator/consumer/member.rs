@@ -1,10 +1,11 @@
 //! One member of a group of the consumer protocol, and what it says and is told.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_log::TopicId;
-use regex::{Regex, RegexBuilder};
+use regex::bytes::{Regex, RegexBuilder};
 use tokio::time::Instant;
 
 use super::assign::Assignor;
@@ -12,6 +13,8 @@ use super::{Failure, Partitions};
 use crate::kafka::coordinator::identity::Name;
 use crate::kafka::error::code;
 
+/// The longest pattern.
+const MAX_PATTERN_TEXT: usize = 1024;
 /// What a pattern may take, compiled.
 const MAX_PATTERN_BYTES: usize = 256 << 10;
 
@@ -27,24 +30,24 @@ pub(in crate::kafka) struct Beat {
     pub(in crate::kafka) client_host: Name,
     pub(in crate::kafka) rebalance: Option<Duration>,
     /// The topics it wants by their names.
-    pub(in crate::kafka) names: Option<BTreeSet<Name>>,
-    /// Those beside them whose whole names match; empty for none.
-    pub(in crate::kafka) pattern: Option<Name>,
-    pub(in crate::kafka) assignor: Option<Name>,
+    pub(in crate::kafka) names: Option<Arc<BTreeSet<Name>>>,
+    /// Those beside them whose whole names match; or none any more.
+    pub(in crate::kafka) pattern: Option<Option<Pattern>>,
+    pub(in crate::kafka) assignor: Option<Assignor>,
     /// What it has.
     pub(in crate::kafka) owned: Option<Partitions>,
 }
 
 impl Beat {
     /// Bytes that what it wants takes, about.
-    pub(super) fn bytes(&self) -> usize {
-        let names = self.names.iter().flatten();
-        let names = names.map(|name| name.len() + NAME_BYTES).sum::<usize>();
-        names
-            + self
-                .pattern
-                .as_ref()
-                .map_or(0, |text| text.len() + PATTERN_BYTES)
+    pub(in crate::kafka::coordinator) fn wants_bytes(&self) -> usize {
+        let names = self.names.as_deref().map_or(0, names_bytes);
+        names + pattern_bytes(self.pattern.iter().flatten().next())
+    }
+
+    /// Whether it says an epoch before that one, of a member that is in.
+    pub(super) const fn is_behind(&self, epoch: i32) -> bool {
+        self.epoch > 0 && self.epoch != epoch
     }
 
     /// Whether it says all there is to be said, so that it is to be told all, too.
@@ -76,35 +79,63 @@ pub(super) enum State {
     Unreleased,
 }
 
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.text == other.text
+    }
+}
+
 /// Topics by a pattern.
 #[derive(Debug, Clone)]
-pub(super) struct Pattern {
+pub(in crate::kafka) struct Pattern {
     pub(super) text: Name,
     compiled: Regex,
 }
 
 impl Pattern {
-    /// `None` for an empty one.
-    pub(super) fn new(text: &Name) -> Result<Option<Self>, Failure> {
+    /// `None` for an empty text.
+    ///
+    /// # Errors
+    /// The text is no pattern, or one that takes too much.
+    pub(in crate::kafka) fn new(text: &Name) -> Result<Option<Self>, Failure> {
         if text.is_empty() {
             return Ok(None);
         }
-        // It is a name's whole that has to match.
-        let compiled = RegexBuilder::new(&format!("^(?:{text})$"))
-            .size_limit(MAX_PATTERN_BYTES)
-            .dfa_size_limit(MAX_PATTERN_BYTES)
-            .build()
-            .map_err(|error| {
-                let message = format!("the pattern {text:?} is none: {error}");
-                Failure::new(code::INVALID_REGULAR_EXPRESSION, message)
-            })?;
+        let invalid = |why: String| {
+            let message = format!("the pattern {text:?} is none: {why}");
+            Failure::new(code::INVALID_REGULAR_EXPRESSION, message)
+        };
+        if text.len() > MAX_PATTERN_TEXT {
+            return Err(invalid(format!(
+                "it is longer than {MAX_PATTERN_TEXT} bytes"
+            )));
+        }
+        // Names are of ASCII.
+        let compile = |text: &str| {
+            let mut builder = RegexBuilder::new(text);
+            builder.unicode(false).size_limit(MAX_PATTERN_BYTES);
+            let built = builder.dfa_size_limit(MAX_PATTERN_BYTES).build();
+            built.map_err(|error| invalid(error.to_string()))
+        };
+        // By itself first: what is put around it must not make it one. It is a name's whole that has to match.
+        compile(text)?;
+        let compiled = compile(&format!("^(?:{text})$"))?;
         let text = text.clone();
         Ok(Some(Self { text, compiled }))
     }
 
     pub(super) fn matches(&self, name: &str) -> bool {
-        self.compiled.is_match(name)
+        self.compiled.is_match(name.as_bytes())
     }
+}
+
+/// What is new in what a member says.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Updated {
+    /// It wants something else.
+    pub(super) wants: bool,
+    /// It says something of itself that it did not say before.
+    pub(super) says: bool,
 }
 
 /// A member as the group knows it.
@@ -116,7 +147,7 @@ pub(super) struct Member {
     pub(super) client_host: Name,
     /// How long it may take to give up partitions.
     pub(super) rebalance: Duration,
-    pub(super) names: BTreeSet<Name>,
+    pub(super) names: Arc<BTreeSet<Name>>,
     pub(super) pattern: Option<Pattern>,
     pub(super) assignor: Option<Assignor>,
     pub(super) epoch: i32,
@@ -132,13 +163,15 @@ pub(super) struct Member {
     /// A static member that said it will be back.
     pub(super) is_away: bool,
     /// The topics it wants, as there were when that was looked up last.
-    pub(super) topics: BTreeSet<TopicId>,
+    pub(super) topics: Arc<BTreeSet<TopicId>>,
     /// When its session ends, unless it is heard of.
     pub(super) expires: Instant,
     /// Until then it has to give up what it was told to.
     pub(super) revoke_until: Option<Instant>,
     /// The write that has what it was told last.
     pub(super) changed_in: u64,
+    /// What it has may be another than it was told: that could not be written down.
+    pub(super) is_untold: bool,
 }
 
 impl Member {
@@ -149,7 +182,7 @@ impl Member {
             client_id: Name::default(),
             client_host: Name::default(),
             rebalance: Duration::ZERO,
-            names: BTreeSet::new(),
+            names: Arc::default(),
             pattern: None,
             assignor: None,
             epoch: 0,
@@ -159,10 +192,11 @@ impl Member {
             revoking: Partitions::new(),
             target: Partitions::new(),
             is_away: false,
-            topics: BTreeSet::new(),
+            topics: Arc::default(),
             expires: now,
             revoke_until: None,
             changed_in: 0,
+            is_untold: false,
         }
     }
 
@@ -179,45 +213,34 @@ impl Member {
         }
     }
 
-    /// Takes what it says of itself; whether it wants something else than before. `known` is its pattern, if somebody has the same.
-    ///
-    /// # Errors
-    /// What it says is nothing; then nothing of it is taken.
-    pub(super) fn update(&mut self, beat: &Beat, known: Option<Pattern>) -> Result<bool, Failure> {
-        let unknown = |name: &Name| {
-            let known = Assignor::ALL.map(Assignor::name).join(", ");
-            let message = format!("there is no assignor {name:?}; there are {known}");
-            Failure::new(code::UNSUPPORTED_ASSIGNOR, message)
-        };
-        let assignor = match &beat.assignor {
-            None => self.assignor,
-            Some(name) => Some(Assignor::named(name).ok_or_else(|| unknown(name))?),
-        };
-        let own = self.pattern.as_ref().map(|pattern| &*pattern.text);
-        let own = own.unwrap_or_default();
+    /// Takes what it says of itself; `pattern` is the one that it names, if it names one.
+    pub(super) fn update(&mut self, beat: &Beat, pattern: Option<Option<Pattern>>) -> Updated {
         let mut wants = false;
-        if let Some(text) = beat.pattern.as_ref().filter(|text| ***text != *own) {
-            self.pattern = match known {
-                Some(known) => Some(known),
-                None => Pattern::new(text)?,
-            };
-            wants = true;
+        if beat.assignor.is_some() {
+            wants |= set(&mut self.assignor, &beat.assignor);
         }
-        if let Some(names) = beat.names.as_ref().filter(|names| **names != self.names) {
-            self.names.clone_from(names);
-            wants = true;
+        if let Some(names) = &beat.names {
+            wants |= set(&mut self.names, names);
         }
-        wants |= assignor != self.assignor;
-        self.assignor = assignor;
-        if let Some(rebalance) = beat.rebalance {
-            self.rebalance = rebalance;
+        if let Some(pattern) = pattern {
+            wants |= set(&mut self.pattern, &pattern);
+        }
+        let mut says = wants;
+        if let Some(rebalance) = &beat.rebalance {
+            says |= set(&mut self.rebalance, rebalance);
         }
         if beat.rack_id.is_some() {
-            self.rack_id.clone_from(&beat.rack_id);
+            says |= set(&mut self.rack_id, &beat.rack_id);
         }
-        self.client_id = beat.client_id.clone();
-        self.client_host = beat.client_host.clone();
-        Ok(wants)
+        says |= set(&mut self.client_id, &beat.client_id);
+        says |= set(&mut self.client_host, &beat.client_host);
+        Updated { wants, says }
+    }
+
+    /// When it is out, unless it is heard of.
+    pub(super) fn due(&self) -> Instant {
+        self.revoke_until
+            .map_or(self.expires, |until| until.min(self.expires))
     }
 
     /// All that nobody else may have.
@@ -225,19 +248,35 @@ impl Member {
         self.assigned.iter().chain(&self.revoking)
     }
 
-    /// Bytes that it takes, about.
-    pub(super) fn bytes(&self) -> usize {
-        let names = self.names.iter().map(|name| name.len() + NAME_BYTES);
-        let parts = self.assigned.len() + self.revoking.len() + self.target.len();
-        let pattern = self.pattern.as_ref().map_or(0, |_| PATTERN_BYTES);
-        MEMBER_BYTES + names.sum::<usize>() + parts * PARTITION_BYTES + pattern
+    /// Bytes that what it wants takes, about.
+    pub(super) fn wants_bytes(&self) -> usize {
+        names_bytes(&self.names) + pattern_bytes(self.pattern.as_ref())
+    }
+
+    /// Bytes that all it says takes, about.
+    pub(super) fn said_bytes(&self) -> usize {
+        MEMBER_BYTES + self.wants_bytes()
     }
 }
 
-/// What a member takes beside what it says, about: its names are short.
+/// Takes another value; whether it is another.
+fn set<T: Clone + PartialEq>(place: &mut T, value: &T) -> bool {
+    let differs = place != value;
+    if differs {
+        place.clone_from(value);
+    }
+    differs
+}
+
+/// What a member takes beside what it wants, about: its names are short.
 const MEMBER_BYTES: usize = 2048;
-/// What a compiled pattern takes, mostly.
-const PATTERN_BYTES: usize = 32 << 10;
-/// What a name takes beside its text, and a partition in a set, about.
+/// What a name takes beside its text, about.
 const NAME_BYTES: usize = 64;
-const PARTITION_BYTES: usize = 32;
+
+fn names_bytes(names: &BTreeSet<Name>) -> usize {
+    names.iter().map(|name| name.len() + NAME_BYTES).sum()
+}
+
+fn pattern_bytes(pattern: Option<&Pattern>) -> usize {
+    pattern.map_or(0, |pattern| pattern.text.len())
+}

@@ -10,11 +10,13 @@
 //! - **GRP-6**: what a member is told is written down before it is.
 
 mod assign;
+mod enter;
 mod member;
 mod reconcile;
 mod stored;
 #[cfg(test)]
 mod tests;
+mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -25,21 +27,21 @@ use tokio::time::Instant;
 use super::identity::{Identity, Name, Reply, answer};
 use super::writing::{Store, Writing};
 use crate::kafka::error::{Failure, code};
-use assign::{Assignor, Subscriber};
-pub(in crate::kafka) use member::{Beat, Beaten, Told};
-use member::{Member, Pattern, State};
+pub(in crate::kafka) use assign::Assignor;
+pub(in crate::kafka) use member::{Beat, Beaten, Pattern, Told};
+use member::{Member, State};
 pub(super) use stored::{VERSION, decode};
 
 /// A partition of a topic.
 pub(in crate::kafka) type Partition = (TopicId, u32);
 pub(in crate::kafka) type Partitions = BTreeSet<Partition>;
 
+/// Between two tries to write down what could not be.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// What a member that leaves says for its epoch.
 const LEAVES: i32 = -1;
 /// What a static member says that leaves and will be back.
 const WILL_BE_BACK: i32 = -2;
-/// What all members of a group may say of themselves in all.
-const MAX_METADATA_BYTES: usize = 32 << 20;
 
 /// What bounds groups.
 #[derive(Debug, Clone, Copy)]
@@ -87,19 +89,34 @@ pub(super) struct Group {
     session: Duration,
     members: BTreeMap<Name, Member>,
     statics: HashMap<Name, Name>,
-    /// Who has each partition that somebody has.
+    /// Who holds each partition that somebody holds: what [`Member::held`] says of all members.
     holders: HashMap<Partition, Name>,
+    /// What all members say of themselves.
+    said_bytes: usize,
     /// The topics that members want and that there are, with their partitions' count.
     topics: BTreeMap<TopicId, u32>,
     /// The topics' version when they were looked up.
     topics_version: Option<u64>,
+    /// Who is in, or what somebody wants, is another than at this epoch: the next heartbeat makes the next one.
+    is_reassignment_due: bool,
     writing: Writing,
-    /// The last write failed: what members were told must be written before they are told more.
-    has_failed: bool,
+    /// The last write failed, and is tried again then: until that nobody is told anything.
+    retry_at: Option<Instant>,
     /// Those who are told something once it is written down, from that write on.
-    waiting: Vec<(u64, Reply<Told>, Beaten)>,
+    waiting: Vec<Waiting>,
     /// It was moved: whoever was put out of it may still believe to be where it was, and commits nothing until then.
     moved_until: Option<Instant>,
+    /// Nothing is due before that.
+    due: Option<Instant>,
+}
+
+/// A member that is told something once it is written down.
+#[derive(Debug)]
+struct Waiting {
+    number: u64,
+    member_id: Name,
+    reply: Reply<Told>,
+    beaten: Beaten,
 }
 
 impl Group {
@@ -110,12 +127,15 @@ impl Group {
             members: BTreeMap::new(),
             statics: HashMap::new(),
             holders: HashMap::new(),
+            said_bytes: 0,
             topics: BTreeMap::new(),
             topics_version: None,
+            is_reassignment_due: false,
             writing: Writing::default(),
-            has_failed: false,
+            retry_at: None,
             waiting: Vec::new(),
             moved_until: None,
+            due: None,
         }
     }
 
@@ -129,11 +149,8 @@ impl Group {
         reply: Reply<Told>,
     ) {
         self.session = limits.session;
-        if std::mem::take(&mut self.has_failed) {
-            let number = self.writing.want();
-            for member in self.members.values_mut() {
-                member.changed_in = number;
-            }
+        if self.retry_at.is_some() {
+            return answer(Some(reply), Err(not_written()));
         }
         let told = match beat.epoch {
             LEAVES => self.leave(beat),
@@ -141,9 +158,12 @@ impl Group {
             _ => self.beat(now, beat, limits, topics),
         };
         match told {
-            Ok((beaten, number)) if number > self.writing.written() => {
-                self.waiting.push((number, reply, beaten));
-            }
+            Ok((beaten, number)) if number > self.writing.written() => self.waiting.push(Waiting {
+                number,
+                member_id: beat.member_id.clone(),
+                reply,
+                beaten,
+            }),
             told => answer(Some(reply), told.map(|(beaten, _)| beaten)),
         }
     }
@@ -157,28 +177,27 @@ impl Group {
         topics: &dyn Topics,
     ) -> Result<(Beaten, u64), Failure> {
         let id = &beat.member_id;
-        let mut changes = self.enter(now, beat, limits)?;
-        let Some(member) = self.members.get_mut(id) else {
-            return Err(unknown_member(id));
-        };
-        member.expires = now + limits.session;
-        member.is_away = false;
-        if self.look_up(topics) {
-            changes = true;
-        }
-        if changes {
+        let has_said = self.enter(now, beat, limits)?;
+        let reassigned = self.look_up(topics) || self.is_reassignment_due;
+        if reassigned {
             self.reassign();
         }
-        let changed = self.reconcile(id, beat.owned.as_ref());
-        if changes || changed.is_some() {
-            let number = self.writing.want();
-            if let Some(member) = self.members.get_mut(id) {
-                member.changed_in = number;
-            }
-        }
+        // One that is behind did not hear of what it has since: it cannot have given it up.
+        let is_behind = self
+            .members
+            .get(id)
+            .is_some_and(|one| beat.is_behind(one.epoch));
+        let owned = beat.owned.as_ref().filter(|_| !is_behind);
+        let changed = self.reconcile(id, owned);
+        let number = match has_said || reassigned || changed.is_some() {
+            true => Some(self.writing.want()),
+            false => None,
+        };
         let Some(member) = self.members.get_mut(id) else {
             return Err(unknown_member(id));
         };
+        member.changed_in = number.unwrap_or(member.changed_in);
+        member.expires = now + limits.session;
         member.revoke_until = match (member.state, changed, member.revoke_until) {
             (State::Unrevoked, Some(_), _) | (State::Unrevoked, None, None) => {
                 Some(now + member.rebalance)
@@ -186,248 +205,20 @@ impl Group {
             (State::Unrevoked, None, until) => until,
             _ => None,
         };
-        let is_told = beat.is_full() || changed.is_some_and(|changed| changed.assigned);
+        let is_untold = std::mem::take(&mut member.is_untold);
+        let is_told = is_untold || beat.is_full() || changed.is_some_and(|one| one.assigned);
         let beaten = Beaten {
             epoch: member.epoch,
             assignment: is_told.then(|| member.assigned.clone()),
         };
-        Ok((beaten, member.changed_in))
+        let told = (beaten, member.changed_in);
+        let due = member.due();
+        self.due_at(due);
+        Ok(told)
     }
 
-    /// Lets a member in, or finds the one it is, and takes what it says; whether who is in changes by that, or what somebody wants.
-    fn enter(&mut self, now: Instant, beat: &Beat, limits: &Limits) -> Result<bool, Failure> {
-        let id = &beat.member_id;
-        let instance = beat.instance_id.as_ref();
-        let known = instance.and_then(|instance| self.statics.get(instance));
-        let mut predecessor = None;
-        match (known, beat.epoch) {
-            (Some(known), 0) if known != id => {
-                if !self.members.get(known).is_some_and(|one| one.is_away) {
-                    let message = "another member has that instance id, and has not left";
-                    return Err(Failure::new(code::UNRELEASED_INSTANCE_ID, message));
-                }
-                predecessor = Some(known.clone());
-            }
-            (Some(known), _) if known != id => {
-                let message = "another member has that instance id now";
-                return Err(Failure::new(code::FENCED_INSTANCE_ID, message));
-            }
-            (None, 1..) if instance.is_some() => return Err(unknown_member(id)),
-            _ => {}
-        }
-        let subscribes = beat.names.is_some() || beat.pattern.is_some();
-        if subscribes && self.bytes() + beat.bytes() > MAX_METADATA_BYTES {
-            let message = "the group's members say too much of themselves";
-            return Err(Failure::new(code::GROUP_MAX_SIZE_REACHED, message));
-        }
-        let mut patterns = self.members.values().filter_map(|one| one.pattern.as_ref());
-        let pattern = patterns.find(|one| Some(&one.text) == beat.pattern.as_ref());
-        let pattern = pattern.cloned();
-        if let Some(former) = &predecessor {
-            let taken_over = self.members.get(former).cloned();
-            let Some(mut member) = taken_over.map(Member::succeeded) else {
-                return Err(unknown_member(id));
-            };
-            let wants = member.update(beat, pattern)?;
-            self.members.remove(former);
-            self.holders.retain(|_, holder| holder != former);
-            for part in &member.assigned {
-                self.holders.insert(*part, id.clone());
-            }
-            self.insert(id, member);
-            return Ok(wants);
-        }
-        if let Some(member) = self.members.get_mut(id) {
-            if beat.epoch > 0 {
-                may_go_on(member, beat)?;
-            }
-            let wants = member.update(beat, pattern)?;
-            if wants {
-                self.topics_version = None;
-            }
-            return Ok(wants);
-        }
-        if beat.epoch > 0 {
-            return Err(unknown_member(id));
-        }
-        if self.members.len() >= limits.max_members {
-            let message = format!("the group has {} members already", self.members.len());
-            return Err(Failure::new(code::GROUP_MAX_SIZE_REACHED, message));
-        }
-        let mut member = Member::new(now, beat);
-        member.update(beat, pattern)?;
-        self.insert(id, member);
-        Ok(true)
-    }
-
-    fn insert(&mut self, id: &Name, member: Member) {
-        if let Some(instance) = &member.instance_id {
-            self.statics.insert(instance.clone(), id.clone());
-        }
-        self.members.insert(id.clone(), member);
-        self.topics_version = None;
-    }
-
-    /// Looks up which topics members want, unless that is known; whether it is something else than it was.
-    fn look_up(&mut self, topics: &dyn Topics) -> bool {
-        // It is asked for first: what changes after that has another.
-        let version = topics.version();
-        if self.topics_version == Some(version) {
-            return false;
-        }
-        self.topics_version = Some(version);
-        let mut found = BTreeMap::new();
-        let mut by_name = BTreeMap::new();
-        let mut by_pattern = BTreeMap::<Name, (Pattern, BTreeSet<TopicId>)>::new();
-        for member in self.members.values() {
-            for name in &member.names {
-                by_name
-                    .entry(name.clone())
-                    .or_insert_with(|| topics.find(name));
-            }
-            if let Some(pattern) = &member.pattern {
-                let text = pattern.text.clone();
-                by_pattern
-                    .entry(text)
-                    .or_insert_with(|| (pattern.clone(), BTreeSet::new()));
-            }
-        }
-        found.extend(by_name.values().flatten().copied());
-        if !by_pattern.is_empty() {
-            topics.each(&mut |name, id, partitions| {
-                for (pattern, ids) in by_pattern.values_mut() {
-                    if pattern.matches(name) {
-                        ids.insert(id);
-                        found.insert(id, partitions);
-                    }
-                }
-            });
-        }
-        let changes = found != self.topics;
-        self.topics = found;
-        for member in self.members.values_mut() {
-            let named = member.names.iter().filter_map(|name| by_name.get(name));
-            let mut ids: BTreeSet<_> = named.flatten().map(|(id, _)| *id).collect();
-            let pattern = member.pattern.as_ref();
-            let matched = pattern.and_then(|pattern| by_pattern.get(&pattern.text));
-            ids.extend(matched.iter().flat_map(|(_, ids)| ids));
-            member.topics = ids;
-        }
-        changes
-    }
-
-    /// The next epoch, and who is to have what in it.
-    fn reassign(&mut self) {
-        self.epoch = self.epoch.saturating_add(1);
-        let assignor = self.assignor();
-        let subscribers = self.members.iter().map(|(id, member)| Subscriber {
-            id,
-            instance_id: member.instance_id.as_ref(),
-            topics: &member.topics,
-            had: &member.target,
-        });
-        let subscribers: Vec<_> = subscribers.collect();
-        let parts = assignor.assign(&subscribers, &self.topics);
-        for (member, part) in self.members.values_mut().zip(parts) {
-            member.target = part;
-        }
-    }
-
-    /// What most members want who want one.
-    fn assignor(&self) -> Assignor {
-        let votes = |assignor| {
-            let members = self.members.values();
-            members.filter(|one| one.assignor == Some(assignor)).count()
-        };
-        let all = Assignor::ALL.into_iter().rev();
-        all.max_by_key(|assignor| votes(*assignor))
-            .unwrap_or(Assignor::Uniform)
-    }
-
-    fn leave(&mut self, beat: &Beat) -> Result<(Beaten, u64), Failure> {
-        self.is_itself(beat)?;
-        self.remove_all(std::slice::from_ref(&beat.member_id));
-        let beaten = Beaten {
-            epoch: LEAVES,
-            assignment: None,
-        };
-        Ok((beaten, self.writing.wanted()))
-    }
-
-    /// A static member goes, and what it has stays its own for the time of its session.
-    fn goes_away(&mut self, now: Instant, beat: &Beat) -> Result<(Beaten, u64), Failure> {
-        self.is_itself(beat)?;
-        let session = self.session;
-        let member = self.members.get_mut(&beat.member_id);
-        let member = member.filter(|member| member.instance_id.is_some());
-        let Some(member) = member else {
-            return Err(unknown_member(&beat.member_id));
-        };
-        member.is_away = true;
-        member.expires = now + session;
-        member.changed_in = self.writing.want();
-        let beaten = Beaten {
-            epoch: WILL_BE_BACK,
-            assignment: None,
-        };
-        Ok((beaten, member.changed_in))
-    }
-
-    fn is_itself(&self, beat: &Beat) -> Result<(), Failure> {
-        let id = &beat.member_id;
-        let instance = beat.instance_id.as_ref();
-        let known = instance.map(|instance| self.statics.get(instance));
-        match known {
-            Some(Some(known)) if known != id => {
-                let message = "another member has that instance id now";
-                Err(Failure::new(code::FENCED_INSTANCE_ID, message))
-            }
-            Some(None) => Err(unknown_member(id)),
-            _ if self.members.contains_key(id) => Ok(()),
-            _ => Err(unknown_member(id)),
-        }
-    }
-
-    /// Puts a member out, by its id or its instance.
-    pub(super) fn put_out(&mut self, id: &Name, instance: Option<&Name>) -> Result<(), i16> {
-        let id = match instance {
-            None => id.clone(),
-            Some(instance) => {
-                let known = self.statics.get(instance).ok_or(code::UNKNOWN_MEMBER_ID)?;
-                if !id.is_empty() && known != id {
-                    return Err(code::FENCED_INSTANCE_ID);
-                }
-                known.clone()
-            }
-        };
-        if !self.members.contains_key(&id) {
-            return Err(code::UNKNOWN_MEMBER_ID);
-        }
-        self.remove_all(&[id]);
-        Ok(())
-    }
-
-    fn remove_all(&mut self, ids: &[Name]) {
-        for id in ids {
-            let Some(member) = self.members.remove(id) else {
-                continue;
-            };
-            for part in member.held() {
-                self.holders.remove(part);
-            }
-            if let Some(instance) = &member.instance_id
-                && self.statics.get(instance) == Some(id)
-            {
-                self.statics.remove(instance);
-            }
-        }
-        if ids.is_empty() {
-            return;
-        }
-        // What nobody wants any more need not be looked up.
-        self.topics_version = None;
-        self.reassign();
-        self.writing.want();
+    fn due_at(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
     /// All members are out, and have to come back as new ones. It is for the caller to write down that there are none.
@@ -437,7 +228,9 @@ impl Group {
         }
         let all: Vec<_> = self.members.keys().cloned().collect();
         self.remove_all(&all);
-        self.moved_until = Some(now + self.session);
+        let until = now + self.session;
+        self.moved_until = Some(until);
+        self.due_at(until);
     }
 
     /// Whether an offset may be committed by whoever says so.
@@ -470,27 +263,35 @@ impl Group {
         }
     }
 
-    /// When something is due, if nothing happens before.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        let members = self.members.values();
-        let due = members.flat_map(|one| std::iter::once(one.expires).chain(one.revoke_until));
-        due.chain(self.moved_until).min()
+    /// Nothing is due before that. What is due may be later: heartbeats do not look at every member.
+    pub(super) const fn deadline(&self) -> Option<Instant> {
+        self.due
     }
 
-    /// Does what is due: puts out who was silent, or has not given up what it had to.
+    /// Does what is due: puts out who was silent, or has not given up what it had to, and writes again what could not be written.
     pub(super) fn tick(&mut self, now: Instant) {
         self.moved_until = self.moved_until.filter(|until| *until > now);
-        let is_over = |member: &Member| {
-            member.expires <= now || member.revoke_until.is_some_and(|until| until <= now)
-        };
-        let over = self.members.iter().filter(|(_, member)| is_over(member));
+        if self.retry_at.is_some_and(|at| at <= now) {
+            self.retry_at = None;
+            let number = self.writing.want();
+            for member in self.members.values_mut() {
+                member.changed_in = number;
+                member.is_untold = true;
+            }
+        }
+        let over = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.due() <= now);
         let over: Vec<_> = over.map(|(id, _)| id.clone()).collect();
         self.remove_all(&over);
+        let members = self.members.values().map(Member::due);
+        self.due = members.chain(self.moved_until).chain(self.retry_at).min();
     }
 
-    /// Bytes that its members take, about.
-    pub(super) fn bytes(&self) -> usize {
-        self.members.values().map(Member::bytes).sum()
+    /// Bytes that its members say of themselves, about.
+    pub(super) const fn bytes(&self) -> usize {
+        self.said_bytes
     }
 
     pub(super) fn is_used(&self) -> bool {
@@ -499,12 +300,13 @@ impl Group {
 
     /// Whether nothing is left of it but what is stored of it elsewhere.
     pub(super) fn is_idle(&self) -> bool {
-        !self.is_used() && self.writing.is_settled() && self.moved_until.is_none()
+        let is_stored = self.writing.is_settled() && self.retry_at.is_none();
+        !self.is_used() && is_stored && self.moved_until.is_none()
     }
 
     /// What is to be written down now; [`Self::stored`] is to be called then.
     pub(super) fn take_store(&mut self) -> Option<Store> {
-        if !self.writing.is_due() {
+        if !self.writing.is_due() || self.retry_at.is_some() {
             return None;
         }
         let members = self.is_used().then(|| stored::encode(self));
@@ -512,22 +314,28 @@ impl Group {
     }
 
     /// A write has succeeded or failed.
-    pub(super) fn stored(&mut self, number: u64, is_stored: bool) {
+    pub(super) fn stored(&mut self, now: Instant, number: u64, is_stored: bool) {
         self.writing.end(number);
-        self.has_failed |= !is_stored;
-        for (due, reply, beaten) in std::mem::take(&mut self.waiting) {
-            if due > number {
-                self.waiting.push((due, reply, beaten));
-                continue;
-            }
+        if !is_stored {
+            let at = now + RETRY_AFTER;
+            self.retry_at = Some(at);
+            self.due_at(at);
+        }
+        for one in std::mem::take(&mut self.waiting) {
+            let leaves = one.beaten.epoch < 0;
             let told = match is_stored {
-                true => Ok(beaten),
-                false => Err(Failure::new(
-                    code::COORDINATOR_NOT_AVAILABLE,
-                    "the group could not be written down",
-                )),
+                true if one.number > number => {
+                    self.waiting.push(one);
+                    continue;
+                }
+                // It was put out while it waited.
+                true if !leaves && !self.members.contains_key(&one.member_id) => {
+                    Err(unknown_member(&one.member_id))
+                }
+                true => Ok(one.beaten),
+                false => Err(not_written()),
             };
-            answer(Some(reply), told);
+            answer(Some(one.reply), told);
         }
     }
 
@@ -562,22 +370,13 @@ impl Group {
     }
 }
 
-/// Whether a member that is in may go on at the epoch it says.
-fn may_go_on(member: &Member, beat: &Beat) -> Result<(), Failure> {
-    // It did not hear of its epoch, but of no partition either that it was to give up with it.
-    let is_behind = beat.epoch == member.previous_epoch
-        && (beat.owned.as_ref()).is_some_and(|owned| owned.is_subset(&member.assigned));
-    match beat.epoch == member.epoch || is_behind {
-        true => Ok(()),
-        false => {
-            let (is, said) = (member.epoch, beat.epoch);
-            let message = format!("the member's epoch is {is}, not {said}: it has to join again");
-            Err(Failure::new(code::FENCED_MEMBER_EPOCH, message))
-        }
-    }
-}
-
 fn unknown_member(id: &Name) -> Failure {
     let message = format!("the group has no member {id:?}: it has to join again");
     Failure::new(code::UNKNOWN_MEMBER_ID, message)
+}
+
+/// Clients ask for their coordinator again, and try again.
+fn not_written() -> Failure {
+    let message = "the group cannot be written down: the server's log says why";
+    Failure::new(code::COORDINATOR_NOT_AVAILABLE, message)
 }

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | version | 1 byte: 2 |
 //! | the group's epoch | 4 bytes |
+//! | whether the next one is due | 1 byte: 0 or 1 |
 //! | the topics that are assigned | their count in 4 bytes, and for each its id in 8 bytes and its partitions' count in 4 |
 //! | members | their count in 4 bytes, and for each: |
 //! | | id, instance, rack, client's name, client's host, pattern, assignor: texts, empty for none |
@@ -19,6 +20,7 @@
 //! bytes each.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_log::TopicId;
@@ -42,6 +44,7 @@ const IS_AWAY: u8 = 0b100;
 pub(super) fn encode(group: &Group) -> Vec<u8> {
     let mut out = vec![VERSION];
     out.put_i32(group.epoch);
+    out.put_u8(u8::from(group.is_reassignment_due));
     put_count(&mut out, group.topics.len());
     for (topic, count) in &group.topics {
         out.put_u64(topic.0);
@@ -111,6 +114,7 @@ pub(in crate::kafka::coordinator) fn decode(
     let mut bytes = open(bytes, VERSION)?;
     let mut group = Group::new(session);
     group.epoch = bytes.try_get_i32()?;
+    group.is_reassignment_due = bytes.try_get_u8()? != 0;
     for _ in 0..bytes.try_get_u32()? {
         let topic = TopicId(bytes.try_get_u64()?);
         group.topics.insert(topic, bytes.try_get_u32()?);
@@ -118,9 +122,6 @@ pub(in crate::kafka::coordinator) fn decode(
     for _ in 0..bytes.try_get_u32()? {
         let id: Name = take_text(&mut bytes)?.into();
         let member = take_member(&mut bytes, now, session)?;
-        for part in member.held() {
-            group.holders.insert(*part, id.clone());
-        }
         group.insert(&id, member);
     }
     Ok(group)
@@ -149,7 +150,7 @@ fn take_member(bytes: &mut Bytes, now: Instant, session: Duration) -> Result<Mem
         client_id,
         client_host,
         rebalance,
-        names,
+        names: Arc::new(names),
         // One that is none any more, in a newer version, matches nothing.
         pattern: Pattern::new(&pattern).unwrap_or_default(),
         assignor: Assignor::named(&assignor),
@@ -160,10 +161,11 @@ fn take_member(bytes: &mut Bytes, now: Instant, session: Duration) -> Result<Mem
         revoking: take_partitions(bytes)?,
         target: take_partitions(bytes)?,
         is_away: flags & IS_AWAY != 0,
-        topics: BTreeSet::new(),
+        topics: Arc::default(),
         expires: now + session,
         revoke_until: (state == State::Unrevoked).then(|| now + rebalance),
         changed_in: 0,
+        is_untold: false,
     })
 }
 

@@ -1,6 +1,7 @@
 //! What the assignors promise, over groups by chance.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use basalt_log::TopicId;
 
@@ -12,7 +13,7 @@ use super::parts;
 struct Wanting {
     id: Name,
     instance_id: Option<Name>,
-    topics: BTreeSet<TopicId>,
+    topics: Arc<BTreeSet<TopicId>>,
     had: Partitions,
 }
 
@@ -20,7 +21,7 @@ fn wanting(id: &str, topics: &[u64]) -> Wanting {
     Wanting {
         id: id.into(),
         instance_id: None,
-        topics: topics.iter().map(|id| TopicId(*id)).collect(),
+        topics: Arc::new(topics.iter().map(|id| TopicId(*id)).collect()),
         had: Partitions::new(),
     }
 }
@@ -77,6 +78,30 @@ fn uniform_moves_no_more_than_it_has_to() {
     let last = assign(Assignor::Uniform, &mut members, &topics);
     assert!(after[1].is_subset(&last[0]) && after[2].is_subset(&last[1]));
     assert_eq!((last[0].len(), last[1].len()), (5, 5));
+}
+
+/// Of many topics, too, in a time that nobody notices.
+#[test]
+fn many_topics_are_shared_at_once() {
+    let all: BTreeMap<_, _> = (0..40_000).map(|id| (TopicId(id), 1)).collect();
+    let wanted: Vec<u64> = (0..40_000).collect();
+    let mut members = vec![wanting("a", &wanted)];
+    let shared = Arc::clone(&members[0].topics);
+    for id in ["b", "c"] {
+        assign(Assignor::Uniform, &mut members, &all);
+        members.push(Wanting {
+            topics: Arc::clone(&shared),
+            ..wanting(id, &[])
+        });
+    }
+    let assigned = assign(Assignor::Uniform, &mut members, &all);
+    let loads: Vec<_> = assigned.iter().map(BTreeSet::len).collect();
+    assert_eq!(loads.iter().max(), Some(&13_334), "{loads:?}");
+    // One of them wants but half of it.
+    members[0].topics = Arc::new(wanted[..20_000].iter().map(|id| TopicId(*id)).collect());
+    let assigned = assign(Assignor::Uniform, &mut members, &all);
+    let loads: Vec<_> = assigned.iter().map(BTreeSet::len).collect();
+    assert_eq!(loads.iter().max(), Some(&13_334), "{loads:?}");
 }
 
 #[test]
