@@ -1,4 +1,5 @@
-//! The loops that records go through: walking frames, checksums, appending to a segment; and finding an offset again.
+//! The loops that records go through: walking frames, checksums, making record batches of them, appending to a segment; and finding an
+//! offset again.
 //!
 //! One workload: frames with a payload of 100 bytes and no key, made from a fixed seed, in batches of 64 KiB. Run
 //! `cargo bench --bench frames`; compare two runs on one machine, never figures of two machines.
@@ -7,7 +8,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use basalt_log::{Durability, Log, LogConfig, RealDisk, SystemClock, TopicConfig, crc32c};
-use basalt_proto::{Frame, FrameBatch, FrameLimits, FrameWalk, Offset, PartitionId, TopicName};
+use basalt_proto::batch::LeanBatches;
+use basalt_proto::{
+    Frame, FrameBatch, FrameLimits, FrameWalk, Offset, PartitionId, TopicName, patch_offset,
+};
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 
 const SEED: u64 = 0x0b5a_1700_2013_0001;
@@ -66,6 +70,36 @@ fn walk(criterion: &mut Criterion) {
     });
     group.bench_function("crc32c", |bencher| {
         bencher.iter(|| crc32c(black_box(&frames)))
+    });
+    group.finish();
+}
+
+/// What a Kafka client is sent of records that were produced natively: frames made into record batches, with their checksums.
+#[expect(
+    clippy::expect_used,
+    reason = "a bench that cannot set up has nothing to measure"
+)]
+fn lean_batches(criterion: &mut Criterion) {
+    let mut bytes = workload();
+    let count = FrameWalk::new(&bytes, FrameLimits::UNLIMITED).count();
+    let frame_bytes = bytes.len() / count;
+    for (offset, frame) in (0..).zip(bytes.chunks_exact_mut(frame_bytes)) {
+        patch_offset(frame, Offset(offset));
+    }
+    let end = Offset(u64::MAX);
+    let mut group = criterion.benchmark_group("frames");
+    group.throughput(Throughput::Bytes(bytes.len() as u64));
+    group.bench_function("lean batches", |bencher| {
+        let mut batches = LeanBatches::new(end);
+        bencher.iter(|| {
+            batches.forget();
+            for frame in FrameWalk::new(black_box(&bytes), FrameLimits::UNLIMITED) {
+                let frame = frame.expect("a sound frame");
+                batches.push(&frame).expect("room for it");
+            }
+            batches.close();
+            batches.bytes().len()
+        });
     });
     group.finish();
 }
@@ -144,5 +178,5 @@ fn lookup(criterion: &mut Criterion) {
     });
 }
 
-criterion_group!(benches, walk, append, lookup);
+criterion_group!(benches, walk, lean_batches, append, lookup);
 criterion_main!(benches);

@@ -16,6 +16,7 @@ pub fn run(data: &[u8]) {
 const SMALL: FrameLimits = FrameLimits {
     max_key_bytes: 8,
     max_payload_bytes: 200,
+    max_records_bytes: 200,
 };
 
 fn walk(data: &[u8]) {

@@ -14,8 +14,7 @@ use std::sync::Arc;
 use basalt_columnar::TieredPartition;
 use basalt_log::{Appended, Durability, Topic};
 use basalt_proto::{
-    ACK_BYTES, Ack, ErrorKind, FrameBatch, FrameCheck, FramePrefix, FrameStop, Offset, PartitionId,
-    TopicName,
+    ACK_BYTES, Ack, ErrorKind, FrameBatch, FramePrefix, FrameStop, Offset, PartitionId, TopicName,
 };
 use futures::FutureExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
@@ -132,8 +131,7 @@ impl Reader<'_> {
         let shared = self.connection.shared;
         loop {
             let unread = self.input.unread();
-            let needs_keys = self.topic.config().cleanup_policy.compacts();
-            let check = FrameCheck::new(unread, shared.config.limits).with_keys(needs_keys);
+            let check = shared.check_for(unread, &self.topic.config());
             let Turn { prefix, more } = shared.verifier.prefix(check, unread.len()).await;
             let FramePrefix { batch, stop } = prefix;
             if let Some(batch) = batch {

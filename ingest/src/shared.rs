@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use basalt_columnar::{TieredLog, TieredPartition};
-use basalt_log::{AppendError, Topic};
-use basalt_proto::{ErrorKind, PartitionId, TopicName};
+use basalt_log::{AppendError, Topic, TopicConfig};
+use basalt_proto::{ErrorKind, FrameCheck, FrameLimits, PartitionId, TopicName};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, watch};
 use tokio::time::Instant;
@@ -48,6 +48,21 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    /// The sizes that a topic with these settings takes.
+    pub(crate) fn limits_of(&self, topic: &TopicConfig) -> FrameLimits {
+        let limits = self.config.limits;
+        let own = topic.max_message_bytes.unwrap_or(u32::MAX);
+        FrameLimits {
+            max_payload_bytes: limits.max_payload_bytes.min(own),
+            ..limits
+        }
+    }
+
+    /// A check of frames that are to be appended to a topic with these settings.
+    pub(crate) fn check_for<'a>(&self, frames: &'a [u8], topic: &TopicConfig) -> FrameCheck<'a> {
+        FrameCheck::new(frames, self.limits_of(topic)).with_keys(topic.cleanup_policy.compacts())
+    }
+
     /// To be called within a runtime.
     pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
         let counters = Arc::default();

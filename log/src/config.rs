@@ -76,6 +76,9 @@ pub struct TopicConfig {
     /// How long a record stays at least, whatever comes after it. Default not at all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_compaction_lag: Option<Duration>,
+    /// Bytes of a payload, or of a whole record batch, at most; above the server's limit that one holds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_message_bytes: Option<u32>,
 }
 
 fn is_default(policy: &CleanupPolicy) -> bool {
@@ -87,7 +90,7 @@ fn is_default(policy: &CleanupPolicy) -> bool {
 pub enum TopicConfigError {
     /// No setting has this name.
     #[error(
-        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema, cleanup_policy, delete_retention_ms, min_cleanable_dirty_ratio, min_compaction_lag_ms"
+        "unknown topic setting `{key}`; known are durability, segment_bytes, retention_bytes, retention_age_ms, hot_bytes, hot_age_ms, shred_json, schema, cleanup_policy, delete_retention_ms, min_cleanable_dirty_ratio, min_compaction_lag_ms, max_message_bytes"
     )]
     UnknownKey {
         /// As given.
@@ -155,6 +158,10 @@ impl TopicConfig {
                     .map(|ratio| ratio.to_string()),
             ),
             ("min_compaction_lag_ms", age_ms(self.min_compaction_lag)),
+            (
+                "max_message_bytes",
+                self.max_message_bytes.map(|bytes| bytes.to_string()),
+            ),
         ];
         pairs.extend(
             optional
@@ -192,7 +199,7 @@ impl TopicConfig {
                         _ => return Err(bad(key, value, "`fsync` or `os`")),
                     }
                 }
-                "segment_bytes" => self.segment_bytes = positive(key, value)?,
+                "segment_bytes" => self.segment_bytes = segment_bytes(key, value)?,
                 "retention_bytes" => self.retention_bytes = number(key, value)?,
                 "retention_age_ms" => {
                     self.retention_age = number(key, value)?.map(Duration::from_millis)
@@ -238,6 +245,12 @@ impl TopicConfig {
                 "min_compaction_lag_ms" => {
                     self.min_compaction_lag = number(key, value)?.map(Duration::from_millis)
                 }
+                "max_message_bytes" => {
+                    let bytes = number(key, value)?.map(u32::try_from).transpose();
+                    let bytes = bytes.ok().filter(|bytes| *bytes != Some(0));
+                    self.max_message_bytes =
+                        bytes.ok_or_else(|| bad(key, value, "1 to 4294967295 bytes"))?;
+                }
                 _ => {
                     return Err(TopicConfigError::UnknownKey {
                         key: key.to_owned(),
@@ -271,7 +284,7 @@ fn number(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
         .map_err(|_| bad(key, value, "a whole number, or nothing for the default"))
 }
 
-fn positive(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
+fn segment_bytes(key: &str, value: &str) -> Result<Option<u64>, TopicConfigError> {
     match number(key, value)? {
         Some(bytes) if !(MIN_SEGMENT_BYTES..=MAX_SEGMENT_BYTES).contains(&bytes) => {
             Err(bad(key, value, "1024 to 4294967296 bytes"))
@@ -359,6 +372,7 @@ mod tests {
             delete_retention: Some(Duration::ZERO),
             min_cleanable_dirty_ratio: Some(Ratio::HALF),
             min_compaction_lag: Some(Duration::from_secs(1)),
+            max_message_bytes: Some(1000),
         };
         assert_eq!(
             TopicConfig::from_pairs(config.to_pairs()),
@@ -376,7 +390,10 @@ mod tests {
     fn topics_with_defaults_are_written_as_before_there_were_any() {
         let text = serde_json::to_string(&TopicConfig::default()).unwrap();
         assert!(!text.contains("schema"), "{text}");
-        assert!(!text.contains("cleanup"), "{text}");
+        assert!(
+            !text.contains("cleanup") && !text.contains("message"),
+            "{text}"
+        );
         assert_eq!(
             serde_json::from_str(&text).ok(),
             Some(TopicConfig::default())
@@ -400,6 +417,8 @@ mod tests {
             ("shred_json", "yes"),
             ("cleanup_policy", "compacted"),
             ("min_cleanable_dirty_ratio", "2"),
+            ("max_message_bytes", "0"),
+            ("max_message_bytes", "4294967296"),
         ] {
             let misfit = TopicConfig::from_pairs([(key, value)]);
             assert!(

@@ -25,6 +25,7 @@ Settings of a topic (an empty value takes the server's default again):
   shred_json         on | off: whether fields of JSON payloads become columns of cold files (--shred)
   cleanup_policy     delete | compact | compact,delete: whether retention applies, and whether of each key
                      only the latest record is sure to stay
+  max_message_bytes  bytes of a payload, or of a whole record batch, above which it is refused
   delete_retention_ms, min_cleanable_dirty_ratio, min_compaction_lag_ms
                      of compacted topics: see docs/COMPACTION.md
   schema             what payloads are, and their columns in SQL; --schema FILE sets it from a file";

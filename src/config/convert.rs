@@ -17,6 +17,8 @@ impl Config {
         FrameLimits {
             max_key_bytes: self.log.max_key_bytes,
             max_payload_bytes: self.log.max_payload_bytes,
+            // So that compression does not get around the limit.
+            max_records_bytes: self.log.max_payload_bytes,
         }
     }
 

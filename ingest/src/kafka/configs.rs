@@ -63,9 +63,10 @@ const OWN: [&str; 5] = [
     "schema",
 ];
 /// Settings that both have: Kafka's name, ours, and the type.
-const SHARED: [(&str, &str, i8); 7] = [
+const SHARED: [(&str, &str, i8); 8] = [
     (CLEANUP_POLICY, "cleanup_policy", LIST),
     ("delete.retention.ms", "delete_retention_ms", LONG),
+    (MAX_MESSAGE_BYTES, "max_message_bytes", INT),
     (
         "min.cleanable.dirty.ratio",
         "min_cleanable_dirty_ratio",
@@ -101,6 +102,12 @@ pub(super) fn to_own(
 ) -> Result<Option<(String, String)>, Failure> {
     let refused = |why: String| Err(Failure::new(code::INVALID_CONFIG, why));
     if let Some((_, own, _)) = SHARED.iter().find(|(kafka, ..)| *kafka == name) {
+        let max_bytes = u64::from(shared.config.limits.max_payload_bytes);
+        if name == MAX_MESSAGE_BYTES && value.parse().is_ok_and(|bytes: u64| bytes > max_bytes) {
+            return refused(format!(
+                "`{name}` can be at most {max_bytes}, the server's `log.max_payload_bytes`, not {value}"
+            ));
+        }
         let is_no_limit = value == NO_LIMIT && name.starts_with("retention.");
         let value = if is_no_limit { "" } else { value };
         return Ok(Some(((*own).to_owned(), value.to_owned())));
@@ -111,13 +118,8 @@ pub(super) fn to_own(
     {
         return Ok(Some((own.to_owned(), value.to_owned())));
     }
-    let max_bytes = shared.config.limits.max_payload_bytes.to_string();
     let fixed = FIXED.iter().find(|(kafka, ..)| *kafka == name);
-    let fixed = match name {
-        MAX_MESSAGE_BYTES => Some(max_bytes.as_str()),
-        _ => fixed.map(|(_, value, _)| *value),
-    };
-    match fixed {
+    match fixed.map(|(_, value, _)| *value) {
         Some(fixed) if value == fixed || value.is_empty() => Ok(None),
         Some(fixed) => refused(format!(
             "`{name}` can only be `{fixed}` here, not `{value}`"
@@ -155,6 +157,7 @@ fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
         "delete_retention_ms" => TopicConfig::DELETE_RETENTION.as_millis().to_string(),
         "min_cleanable_dirty_ratio" => Ratio::HALF.to_string(),
         "min_compaction_lag_ms" => "0".to_owned(),
+        "max_message_bytes" => shared.config.limits.max_payload_bytes.to_string(),
         _ => NO_LIMIT.to_owned(),
     };
     let fixed = |name: &str, value: &str, kind| Setting {
@@ -167,8 +170,6 @@ fn of_topic(shared: &Shared, config: &TopicConfig) -> Vec<Setting> {
     let mut settings: Vec<Setting> = FIXED
         .map(|(name, value, kind)| fixed(name, value, kind))
         .into();
-    let max_bytes = shared.config.limits.max_payload_bytes.to_string();
-    settings.push(fixed(MAX_MESSAGE_BYTES, &max_bytes, INT));
     settings.extend(SHARED.map(|(name, own, kind)| Setting {
         name: name.to_owned(),
         value: set(own).or_else(|| Some(default(own))),

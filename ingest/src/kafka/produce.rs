@@ -17,8 +17,8 @@ use basalt_proto::batch::{
     patch_leader_epoch, patch_max_timestamp,
 };
 use basalt_proto::{
-    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameBatch, FrameCheck, FrameError, FrameLimits, Offset,
-    PartitionId, TopicName,
+    ErrorKind, FRAME_HEADER_BYTES, Frame, FrameBatch, FrameError, FrameLimits, Offset, PartitionId,
+    TopicName,
 };
 use kafka_protocol::messages::ProduceResponse;
 use kafka_protocol::messages::produce_response::{
@@ -171,7 +171,6 @@ async fn append(
     let Records {
         records, version, ..
     } = *sent;
-    let limits = &shared.config.limits;
     let topic = TopicName::from_bytes(topic).map_err(Refusal::from)?;
     let unknown = |_| {
         Failure::new(
@@ -185,16 +184,21 @@ async fn append(
         tracing::debug!(%topic, index, code = failure.code, "refused: {}", failure.message);
     };
     let verifier = &shared.verifier;
+    let config = partition.hot().config();
+    let limits = &shared.limits_of(&config);
     let mut frames = frames(records, limits, version).inspect_err(log)?;
-    let needs_keys = partition.hot().config().cleanup_policy.compacts();
-    let mut checked = verifier.whole(check(&frames, limits, needs_keys)).await;
+    let mut checked = verifier
+        .whole(shared.check_for(&frames, &config).with_transactions())
+        .await;
     if let Err(FrameError::Batch {
         source: BatchError::MaxTimestamp { .. },
     }) = checked
     {
         let late = || restamped(records, limits, version);
         frames = verifier.beside(late).await.inspect_err(log)?;
-        checked = verifier.whole(check(&frames, limits, needs_keys)).await;
+        checked = verifier
+            .whole(shared.check_for(&frames, &config).with_transactions())
+            .await;
     }
     let batch = checked.map_err(|error| {
         shared.counters.refuse(error.kind(), 1);
@@ -255,12 +259,6 @@ async fn append(
     })
 }
 
-fn check<'a>(frames: &'a [u8], limits: &FrameLimits, needs_keys: bool) -> FrameCheck<'a> {
-    FrameCheck::new(frames, *limits)
-        .with_transactions()
-        .with_keys(needs_keys)
-}
-
 /// As [`frames`], with the latest stamp of each batch's records in its header. Reads them all.
 fn restamped(records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<u8>, Failure> {
     let mut stamped = records.to_vec();
@@ -269,7 +267,7 @@ fn restamped(records: &[u8], limits: &FrameLimits, version: i16) -> Result<Vec<u
         let bytes = split(rest)?.0.len();
         let (batch, behind) = std::mem::take(&mut rest).split_at_mut(bytes);
         rest = behind;
-        let limit_bytes = limits.max_payload_bytes.into();
+        let limit_bytes = limits.max_records_bytes.into();
         let reader =
             BatchReader::open(batch, limit_bytes).map_err(|error| Failure::from(&error))?;
         let mut latest_ms = reader.header().max_timestamp_ms;

@@ -4,7 +4,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use basalt_columnar::TieredPartition;
-use basalt_proto::FrameCheck;
 use basalt_proto::session::{
     AckLevel, EmptyResponse, NO_MAX_QUEUE_WAIT, ProduceRequest, REQUEST_HEADER_BYTES, Request,
     SessionError, encode_response,
@@ -175,9 +174,11 @@ impl<'a> Reader<'a> {
         let shared = self.connection.shared;
         // A topic that is not there yet has the defaults.
         let topic = shared.log.log().topic(&request.topic);
-        let config = topic.map(|topic| topic.config());
-        let needs_keys = config.is_some_and(|config| config.cleanup_policy.compacts());
-        let check = FrameCheck::new(request.frames, shared.config.limits).with_keys(needs_keys);
+        let config = match topic {
+            Some(topic) => topic.config(),
+            None => shared.log.log().config().topic_defaults.clone(),
+        };
+        let check = shared.check_for(request.frames, &config);
         let batch = match whole_at_once(check) {
             Ok(checked) => checked,
             Err(check) => {

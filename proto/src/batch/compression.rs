@@ -66,6 +66,10 @@ impl fmt::Display for Compression {
 const ZSTD_MAX_WINDOW_LOG: u32 = 27;
 const ZSTD_LEVEL: i32 = 3;
 
+/// Room for so many times the compressed bytes is made before they are decompressed: what they yield is mostly not moved then, which
+/// takes longer than decompressing it.
+const USUAL_RATIO: usize = 4;
+
 const XERIAL_MAGIC: [u8; 8] = *b"\x82SNAPPY\0";
 /// Magic, version and oldest compatible version.
 const XERIAL_HEADER: [u8; 16] = *b"\x82SNAPPY\0\0\0\0\x01\0\0\0\x01";
@@ -101,20 +105,18 @@ impl Compression {
                 check_size(bytes.len(), max_bytes)?;
                 return Ok(Cow::Borrowed(bytes));
             }
-            Self::Gzip => read_bounded(
-                flate2::bufread::MultiGzDecoder::new(bytes),
-                max_bytes,
-                &mut out,
-            ),
-            Self::Lz4 => read_bounded(
-                lz4_flex::frame::FrameDecoder::new(bytes),
-                max_bytes,
-                &mut out,
-            ),
+            Self::Gzip => {
+                let decoder = flate2::bufread::MultiGzDecoder::new(bytes);
+                read_bounded(decoder, bytes.len(), max_bytes, &mut out)
+            }
+            Self::Lz4 => {
+                let decoder = lz4_flex::frame::FrameDecoder::new(bytes);
+                read_bounded(decoder, bytes.len(), max_bytes, &mut out)
+            }
             Self::Zstd => {
                 zstd::stream::read::Decoder::with_buffer(bytes).and_then(|mut decoder| {
                     decoder.window_log_max(ZSTD_MAX_WINDOW_LOG)?;
-                    read_bounded(decoder, max_bytes, &mut out)
+                    read_bounded(decoder, bytes.len(), max_bytes, &mut out)
                 })
             }
             Self::Snappy => {
@@ -170,8 +172,16 @@ fn check_size(found_bytes: usize, max_bytes: u64) -> Result<(), BatchError> {
     Ok(())
 }
 
-/// Reads to the end, but at most one byte more than `max_bytes`, which is enough to know that it is too much.
-fn read_bounded(decoder: impl Read, max_bytes: u64, out: &mut Vec<u8>) -> io::Result<()> {
+/// Reads to the end, but at most one byte more than `max_bytes`, which is enough to know that it is too much. There are
+/// `compressed_bytes` of it.
+fn read_bounded(
+    decoder: impl Read,
+    compressed_bytes: usize,
+    max_bytes: u64,
+    out: &mut Vec<u8>,
+) -> io::Result<()> {
+    let usual = compressed_bytes.saturating_mul(USUAL_RATIO);
+    out.reserve(usual.min(usize::try_from(max_bytes).unwrap_or(usize::MAX)));
     decoder
         .take(max_bytes.saturating_add(1))
         .read_to_end(out)

@@ -26,8 +26,8 @@
 //! Invariants:
 //! - **PROTO-8**: a batch that [`RecordBatch::validate`] passes has the length, checksum and counts it says, and one that
 //!   [`RecordBatch::verify_records`] passes can be read to its last record, with offset deltas 0 to n - 1.
-//! - **PROTO-9**: decompression never yields more than the caller's limit, and memory grows with what was yielded, not
-//!   with what was claimed.
+//! - **PROTO-9**: decompression never yields more than the caller's limit, and memory grows with what arrived and what
+//!   was yielded, not with what was claimed.
 //! - **PROTO-10**: null, empty and absent stay three things, and repeated header keys stay in order.
 
 mod compression;

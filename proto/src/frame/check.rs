@@ -190,7 +190,7 @@ impl<'a> FrameCheck<'a> {
                 expected: batch.record_count,
             });
         }
-        let limit = u64::from(self.limits.max_payload_bytes).min(MAX_DECOMPRESSED_BYTES);
+        let limit = u64::from(self.limits.max_records_bytes).min(MAX_DECOMPRESSED_BYTES);
         BatchReader::open(frame.payload, limit)?.verify(self.min_key_bytes > 0)?;
         Ok(())
     }

@@ -59,8 +59,10 @@ pub enum FrameKind {
 pub struct FrameLimits {
     /// Bytes of a key. Default [`DEFAULT_MAX_KEY_BYTES`].
     pub max_key_bytes: u32,
-    /// Bytes of a payload, and of a batch's records when decompressed. Default [`DEFAULT_MAX_PAYLOAD_BYTES`].
+    /// Bytes of a payload, which is a whole batch in a batch frame. Default [`DEFAULT_MAX_PAYLOAD_BYTES`].
     pub max_payload_bytes: u32,
+    /// Bytes of a batch's records when decompressed. Default [`DEFAULT_MAX_PAYLOAD_BYTES`].
+    pub max_records_bytes: u32,
 }
 
 impl Default for FrameLimits {
@@ -68,6 +70,7 @@ impl Default for FrameLimits {
         Self {
             max_key_bytes: DEFAULT_MAX_KEY_BYTES,
             max_payload_bytes: DEFAULT_MAX_PAYLOAD_BYTES,
+            max_records_bytes: DEFAULT_MAX_PAYLOAD_BYTES,
         }
     }
 }
@@ -77,6 +80,7 @@ impl FrameLimits {
     pub const UNLIMITED: Self = Self {
         max_key_bytes: u32::MAX,
         max_payload_bytes: u32::MAX,
+        max_records_bytes: u32::MAX,
     };
 
     /// The bytes of the largest frame these limits let in.

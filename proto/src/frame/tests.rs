@@ -188,7 +188,7 @@ fn a_damaged_batch_is_refused_and_the_frames_around_it_are_found() {
 #[test]
 fn compression_does_not_get_around_the_payload_limit() {
     let limits = FrameLimits {
-        max_payload_bytes: 1000,
+        max_records_bytes: 1000,
         ..FrameLimits::default()
     };
     let mut writer = BatchWriter::new(BatchFields {
@@ -339,6 +339,7 @@ fn sizes_are_good_up_to_their_limits_and_refused_above() {
     let limits = FrameLimits {
         max_key_bytes: 3,
         max_payload_bytes: 5,
+        ..FrameLimits::default()
     };
     let check = |key: &[u8], payload: &[u8]| {
         let bytes = encoded(&[Frame::record(0, key, payload)]);

@@ -79,6 +79,7 @@ fn flipped_bits_never_lead_out_of_the_buffer_or_over_the_limits() {
         let limits = FrameLimits {
             max_key_bytes: 1000,
             max_payload_bytes: 2000,
+            max_records_bytes: 2000,
         };
         let mut walk = FrameWalk::new(&bytes, limits);
         let mut total = 0;
@@ -112,6 +113,7 @@ fn every_flipped_length_is_refused_or_stays_within_the_buffer() {
         let limits = FrameLimits {
             max_key_bytes: 250,
             max_payload_bytes: 250,
+            max_records_bytes: 250,
         };
         for bit in 17 * 8..25 * 8 {
             let mut flipped = bytes.clone();
@@ -740,6 +742,7 @@ fn wrong_records_under_a_right_checksum_are_refused_or_read() {
             Frame::batch(0, &batch, count).encode_into(&mut frame_bytes);
             let limits = FrameLimits {
                 max_payload_bytes: 64 << 10,
+                max_records_bytes: 64 << 10,
                 ..FrameLimits::default()
             };
             let admitted = FrameBatch::parse(&frame_bytes, &limits).is_ok();

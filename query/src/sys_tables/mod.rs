@@ -151,7 +151,7 @@ impl SysTableKind {
 }
 
 /// The topic settings shown, by the names they are set with; NULL where the server's default holds.
-const SETTINGS: [&str; 11] = [
+const SETTINGS: [&str; 12] = [
     "durability",
     "segment_bytes",
     "retention_bytes",
@@ -163,6 +163,7 @@ const SETTINGS: [&str; 11] = [
     "delete_retention_ms",
     "min_cleanable_dirty_ratio",
     "min_compaction_lag_ms",
+    "max_message_bytes",
 ];
 
 /// What the tables show that the log does not know.

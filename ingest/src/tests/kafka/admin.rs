@@ -24,6 +24,9 @@ use kafka_protocol::messages::{
     DescribeConfigsResponse, IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse,
 };
 
+use basalt_proto::ErrorKind;
+use basalt_proto::batch::Compression;
+
 use super::*;
 
 fn text(text: &str) -> StrBytes {
@@ -107,6 +110,33 @@ impl Client {
             .await;
         told.responses[0].error_code
     }
+}
+
+/// A batch is as large as its topic takes, as it is sent: decompressed it may be larger. Native records are bounded, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_topic_bounds_its_batches() {
+    let harness = Harness::start().await;
+    let mut client = Client::connect(&harness).await;
+    let small = topic("t")
+        .with_num_partitions(1)
+        .with_configs(vec![setting("max.message.bytes", "1000")]);
+    assert_eq!(client.create(5, vec![small]).await, [0]);
+    let found = client.settings(4, "t").await;
+    assert_eq!(found["max.message.bytes"], ("1000".to_owned(), 1));
+    let value = vec![b'x'; 2000];
+    let large = batch(&[(1, &value)]);
+    let refused = client.produce(9, "t", &large).await;
+    assert_eq!(refused.error_code, 10, "{refused:?}");
+    let packed = batch_with(BatchFields::compressed(Compression::Zstd), &[(1, &value)]);
+    assert!(packed.len() < 1000);
+    assert_eq!(client.stored("t", &packed).await, 0);
+    let mut producer = harness.producer("t").await;
+    producer.send(&frame(1, b"", &value, 1)).await;
+    let too_large = (ErrorKind::TooLarge.code(), 0);
+    assert_eq!(crate::tests::refused(producer.ack().await), too_large);
+    let beyond = topic("u").with_configs(vec![setting("max.message.bytes", "52428801")]);
+    assert_eq!(client.create(5, vec![beyond]).await, [40]);
+    harness.stop().await;
 }
 
 /// What is below an offset goes, and nothing else; a compacted topic has none to go.
