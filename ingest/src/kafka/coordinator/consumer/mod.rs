@@ -150,6 +150,10 @@ impl Group {
     ) {
         self.session = limits.session;
         if self.retry_at.is_some() {
+            // It is there, and not to be put out because of our disk.
+            if let Some(member) = self.members.get_mut(&beat.member_id) {
+                member.expires = member.expires.max(now + limits.session);
+            }
             return answer(Some(reply), Err(not_written()));
         }
         let told = match beat.epoch {

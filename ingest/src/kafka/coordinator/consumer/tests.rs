@@ -594,6 +594,25 @@ fn one_that_is_put_out_while_it_waits_is_told_so() {
     assert_eq!(told, Err(code::UNKNOWN_MEMBER_ID));
 }
 
+/// Nobody is put out because the disk was full for longer than a session.
+#[test]
+fn members_outlive_a_disk_that_fails_for_long() {
+    let mut bench = Bench::new(&[("t", 1, 2)]);
+    let all = bench.join("a", &["t"]).unwrap().assignment.unwrap();
+    bench.topics.set("t", 1, 3);
+    drop(bench.send(&beats("a", 1)));
+    for _ in 0..12 {
+        bench.write(false);
+        let told = bench.send(&owns("a", 1, &all)).try_recv();
+        let told = told.expect("an answer").map_err(|no| no.code);
+        assert_eq!(told, Err(code::COORDINATOR_NOT_AVAILABLE));
+        bench.pass(SESSION / 9);
+    }
+    bench.write(true);
+    let told = bench.say(&owns("a", 1, &all)).unwrap();
+    assert_eq!(told.assignment.map(|part| part.len()), Some(3));
+}
+
 /// The last member goes, and that cannot be written: it is tried again until it can.
 #[test]
 fn the_end_of_a_group_is_written_in_the_end() {
