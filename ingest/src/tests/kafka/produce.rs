@@ -120,7 +120,11 @@ async fn pub_17_damaged_batch_is_refused_and_the_other_partition_is_stored() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_wrong_with_a_batch_has_its_own_code() {
-    let harness = Harness::start_with(|config| config.limits.max_payload_bytes = 10_000).await;
+    let harness = Harness::start_with(|config| {
+        config.limits.max_payload_bytes = 10_000;
+        config.limits.max_records_bytes = 10_000;
+    })
+    .await;
     let mut client = Client::connect(&harness).await;
     client.metadata(9, "t").await;
     let good = batch(&[(1, b"x"), (2, b"y")]);
