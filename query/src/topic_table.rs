@@ -15,7 +15,6 @@ use basalt_columnar::{ColdFile, PartitionSnapshot};
 use basalt_proto::{Offset, TopicName};
 use datafusion::catalog::{Session, TableProvider};
 use datafusion::common::DFSchema;
-use datafusion::common::tree_node::{Transformed, TransformedResult, TreeNode};
 use datafusion::error::{DataFusionError, Result};
 use datafusion::logical_expr::utils::conjunction;
 use datafusion::logical_expr::{Expr, TableProviderFilterPushDown, TableType};
@@ -270,17 +269,19 @@ fn rows_after(
     projection: &[usize],
     scan: impl FnOnce(&[usize]) -> Result<Arc<dyn ExecutionPlan>>,
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let columns: Vec<usize> = projection.iter().copied().chain(OFFSET_COLUMNS).collect();
+    // Each column once: a scan gives none twice.
+    let missing = OFFSET_COLUMNS
+        .into_iter()
+        .filter(|column| !projection.contains(column));
+    let columns: Vec<usize> = projection.iter().copied().chain(missing).collect();
     let scanned = scan(&columns)?;
     let schema = request.columns.schema();
     let ends_after =
         (col("_offset") + col("_record_count")).gt(lit(i64::try_from(start.0).unwrap_or(i64::MAX)));
-    let offset_schema = DFSchema::try_from(schema.project(&OFFSET_COLUMNS)?)?;
+    let offset_schema = DFSchema::try_from(schema.project(&columns)?)?;
     let ends_after = request
         .state
         .create_physical_expr(ends_after, &offset_schema)?;
-    // The offset columns stand behind the projected ones.
-    let ends_after = shift_columns(ends_after, projection.len())?;
     let visible = Arc::new(FilterExec::try_new(ends_after, scanned)?);
     let wanted = projection.iter().enumerate().map(|(index, column)| {
         let name = schema.field(*column).name().clone();
@@ -293,17 +294,4 @@ fn rows_after(
         wanted.collect::<Vec<_>>(),
         visible,
     )?))
-}
-
-fn shift_columns(expr: Arc<dyn PhysicalExpr>, by: usize) -> Result<Arc<dyn PhysicalExpr>> {
-    expr.transform(|expr| {
-        Ok(match expr.downcast_ref::<Column>() {
-            Some(column) => {
-                Transformed::yes(Arc::new(Column::new(column.name(), column.index() + by))
-                    as Arc<dyn PhysicalExpr>)
-            }
-            None => Transformed::no(expr),
-        })
-    })
-    .data()
 }

@@ -3,7 +3,7 @@
 use arrow::array::{Array, AsArray};
 use arrow::datatypes::{DataType, TimeUnit};
 use basalt_proto::batch::{BatchFields, BatchWriter, Compression, RecordToWrite};
-use basalt_proto::{Frame, PartitionId, RecordHeader};
+use basalt_proto::{Frame, Offset, PartitionId, RecordHeader};
 
 use super::{Fixture, TIERS, Tier, name, rows_of};
 
@@ -467,4 +467,74 @@ async fn a_snapshot_outlives_the_cooling_of_what_it_reads() {
             .iter()
             .all(|batch| batch.column(1).null_count() == 0)
     );
+}
+
+/// The log's start may lie in the midst of a block, a batch or a file: whatever columns are asked for, what is from there on is seen.
+#[tokio::test]
+async fn what_is_from_a_start_in_the_midst_on_is_seen_in_whatever_columns() {
+    for is_cold in [false, true] {
+        for start in [5_u64, 13, 19, 20] {
+            let fixture = Fixture::new().await;
+            fixture.create("t", 1, 1 << 20).await;
+            let payloads: Vec<_> = (0..10).map(|at| format!("v{at}")).collect();
+            let payloads: Vec<_> = payloads.iter().map(String::as_bytes).collect();
+            fixture.append_payloads("t", 0, &payloads).await;
+            let mut writer = BatchWriter::new(BatchFields::default()).unwrap();
+            for at in 10..20 {
+                let value = format!("v{at}");
+                let record = RecordToWrite {
+                    timestamp_ms: 1,
+                    key: Some(b"k"),
+                    value: Some(value.as_bytes()),
+                    headers: &[],
+                };
+                writer.push(&record).unwrap();
+            }
+            let mut batch = Vec::new();
+            writer.finish(&mut batch).unwrap();
+            fixture
+                .append("t", 0, &[Frame::batch(1_000_000, &batch, 10)])
+                .await;
+            if is_cold {
+                fixture.cool("t").await;
+            }
+            let partition = fixture
+                .tiered
+                .partition(&name("t"), PartitionId(0))
+                .unwrap();
+            partition.delete_before(Offset(start)).await.unwrap();
+            let rows = async |sql: &str| {
+                let rows = fixture.rows(sql).await;
+                assert!(rows.len() <= 1, "{rows:?}");
+                rows.into_iter().next().unwrap_or_default()
+            };
+            let (left, last) = (20 - start, 19);
+            let what = format!("cold: {is_cold}, from {start}");
+            assert_eq!(
+                rows("SELECT count(*) FROM t").await,
+                left.to_string(),
+                "{what}"
+            );
+            if left == 0 {
+                continue;
+            }
+            let bounds = "SELECT min(_offset), max(_offset), count(*) FROM t";
+            assert_eq!(
+                rows(bounds).await,
+                format!("{start}|{last}|{left}"),
+                "{what}"
+            );
+            let counts = "SELECT sum(_record_count) FROM t";
+            assert_eq!(rows(counts).await, left.to_string(), "{what}");
+            let both = "SELECT sum(_record_count), min(_offset), min(_payload::text) FROM t";
+            let least = (start..20).map(|at| format!("v{at}")).min().unwrap();
+            assert_eq!(
+                rows(both).await,
+                format!("{left}|{start}|{least}"),
+                "{what}"
+            );
+            let all = "SELECT count(*) FROM (SELECT * FROM t)";
+            assert_eq!(rows(all).await, left.to_string(), "{what}");
+        }
+    }
 }
