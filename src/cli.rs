@@ -3,12 +3,12 @@
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 
-use basalt_client::{ClientError, ErrorKind, SendError};
+use basalt_client::{ClientError, ConnectError, ErrorKind, SendError};
 use basalt_load::LoadError;
 use clap::{Parser, Subcommand};
 use tracing_subscriber::EnvFilter;
 
-use crate::commands::{bench, check, consume, demo, group, produce, schema, sql, topic};
+use crate::commands::{bench, check, consume, demo, group, produce, schema, sql, topic, user};
 use crate::config::ConfigError;
 use crate::serve;
 
@@ -25,7 +25,8 @@ Examples:
   basalt consume flights --from earliest --to end
   basalt sql \"SELECT count(*) FROM flights\"
 
-Exit codes: 0 ok, 1 failed, 2 usage. Environment: BASALT_SERVER stands for --server, BASALT_LOG
+Exit codes: 0 ok, 1 failed, 2 usage. Environment: BASALT_SERVER stands for --server, BASALT_USER for
+--user, BASALT_PASSWORD_FILE for --password-file; BASALT_PASSWORD is the password. BASALT_LOG
 filters the log on stderr (for example `debug` or `basalt_log=trace`)."
 )]
 struct Cli {
@@ -46,6 +47,9 @@ enum Command {
     /// List, describe and rewind consumer groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
+    /// Add, remove and list the users of a server that asks who calls.
+    #[command(subcommand)]
+    User(user::UserCommand),
     /// Append a record per line of a file or of standard input.
     Produce(produce::ProduceArgs),
     /// Print the records of a topic's partition.
@@ -93,6 +97,7 @@ async fn run(command: Command) -> anyhow::Result<()> {
         Command::Topic(command) => topic::run(command).await,
         Command::Schema(command) => schema::run(command).await,
         Command::Group(command) => group::run(command).await,
+        Command::User(command) => user::run(command),
         Command::Produce(args) => produce::run(args).await,
         Command::Consume(args) => consume::run(args).await,
         Command::Sql(args) => sql::run(args).await,
@@ -145,7 +150,13 @@ fn refusal(error: &anyhow::Error) -> Option<ErrorKind> {
         let call = cause
             .downcast_ref::<ClientError>()
             .and_then(ClientError::kind);
-        call.or_else(|| cause.downcast_ref::<SendError>().and_then(SendError::kind))
+        let connect = || {
+            cause
+                .downcast_ref::<ConnectError>()
+                .and_then(ConnectError::kind)
+        };
+        call.or_else(connect)
+            .or_else(|| cause.downcast_ref::<SendError>().and_then(SendError::kind))
             .or_else(|| cause.downcast_ref::<LoadError>().and_then(LoadError::kind))
     })
 }
@@ -172,6 +183,10 @@ fn next_step(kind: ErrorKind) -> Option<&'static str> {
         ErrorKind::Busy | ErrorKind::TimedOut | ErrorKind::ShuttingDown => {
             Some("try again in a moment")
         }
+        ErrorKind::Unauthenticated => Some(
+            "log in with --user NAME and --password-file FILE (or BASALT_USER and BASALT_PASSWORD); `basalt user add` makes users. \
+             `basalt bench` cannot log in",
+        ),
         ErrorKind::TopicExists => {
             Some("`basalt topic alter` changes the settings of a topic that exists")
         }

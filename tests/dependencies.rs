@@ -6,8 +6,9 @@ use std::process::Command;
 /// Each package of the workspace and those of it that it may use.
 const GRAPH: &[(&str, &[&str])] = &[
     ("basalt-proto", &[]),
+    ("basalt-auth", &[]),
     ("basalt-log", &["basalt-proto"]),
-    ("basalt-client", &["basalt-proto"]),
+    ("basalt-client", &["basalt-auth", "basalt-proto"]),
     ("basalt-load", &["basalt-proto"]),
     ("basalt-schema", &[]),
     (
@@ -25,11 +26,17 @@ const GRAPH: &[(&str, &[&str])] = &[
     ),
     (
         "basalt-ingest",
-        &["basalt-columnar", "basalt-log", "basalt-proto"],
+        &[
+            "basalt-auth",
+            "basalt-columnar",
+            "basalt-log",
+            "basalt-proto",
+        ],
     ),
     (
         "basalt",
         &[
+            "basalt-auth",
             "basalt-client",
             "basalt-columnar",
             "basalt-ingest",

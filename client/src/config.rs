@@ -10,7 +10,9 @@ use basalt_proto::session::AckLevel;
 pub struct ClientConfig {
     /// `HOST:PORT`. Default `127.0.0.1:9092`.
     pub address: String,
-    /// For the TCP connection and the greeting together. Default 5 s.
+    /// Who to say that one is, to a server that asks. None unless set.
+    pub credentials: Option<Credentials>,
+    /// For the TCP connection and the greeting together, and for proving who one is. Default 5 s.
     pub connect_timeout: Duration,
     /// For one response, beside what the request itself asks the server to wait. Default 30 s.
     pub request_timeout: Duration,
@@ -24,11 +26,29 @@ impl Default for ClientConfig {
     fn default() -> Self {
         Self {
             address: "127.0.0.1:9092".to_owned(),
+            credentials: None,
             connect_timeout: Duration::from_secs(5),
             request_timeout: Duration::from_secs(30),
             reconnect: Reconnect::default(),
             max_response_bytes: 256 << 20,
         }
+    }
+}
+
+/// A user's name and password. The password is never sent: the exchange is SCRAM-SHA-256.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials {
+    /// The user.
+    pub user: String,
+    /// The password.
+    pub password: String,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials")
+            .field("user", &self.user)
+            .finish_non_exhaustive()
     }
 }
 

@@ -25,6 +25,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
 
+use crate::authenticate::authenticate;
 use crate::config::ClientConfig;
 use crate::error::{ClientError, ConnectError, ConnectionLost};
 
@@ -120,7 +121,7 @@ impl Connection {
     /// Connects and greets, within the configured time.
     pub(crate) async fn open(config: &ClientConfig) -> Result<Self, ConnectError> {
         let address = &config.address;
-        let greeted = tokio::time::timeout(config.connect_timeout, greet(address));
+        let greeted = tokio::time::timeout(config.connect_timeout, greet(config));
         let stream = greeted.await.map_err(|_| ConnectError::TimedOut {
             address: address.clone(),
             timeout: config.connect_timeout,
@@ -244,7 +245,8 @@ impl Drop for Connection {
     }
 }
 
-async fn greet(address: &str) -> Result<TcpStream, ConnectError> {
+async fn greet(config: &ClientConfig) -> Result<TcpStream, ConnectError> {
+    let address = &config.address;
     let failed = |source: io::Error| ConnectError::Unreachable {
         address: address.to_owned(),
         source: Arc::new(source),
@@ -259,7 +261,12 @@ async fn greet(address: &str) -> Result<TcpStream, ConnectError> {
     .encode_into(&mut opening);
     stream.write_all(&opening).await.map_err(failed)?;
     match stream.read_u8().await.map_err(failed)? {
-        SESSION_VERSION => Ok(stream),
+        SESSION_VERSION => {
+            if let Some(credentials) = &config.credentials {
+                authenticate(&mut stream, address, credentials).await?;
+            }
+            Ok(stream)
+        }
         SESSION_REFUSED => Err(ConnectError::VersionRefused {
             address: address.to_owned(),
             version: SESSION_VERSION,

@@ -4,6 +4,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use basalt_auth::ServerUnproved;
 use basalt_proto::session::{ErrorResponse, SessionError};
 use basalt_proto::{BatchError, ErrorKind, Offset};
 
@@ -46,6 +47,34 @@ pub enum ConnectError {
         /// The first byte of the answer.
         found: u8,
     },
+    /// The server does not take this client for the user, or asks nobody who they are.
+    #[error("cannot log in at {address}: {}", response.message)]
+    NotLoggedIn {
+        /// As configured.
+        address: String,
+        /// What the server said.
+        response: ErrorResponse,
+    },
+    /// The server did not prove that it knows the user, which it does before anything is sent to it.
+    #[error("whatever listens at {address} is not to be trusted")]
+    ServerUnproved {
+        /// As configured.
+        address: String,
+        /// What it did not do.
+        #[source]
+        source: ServerUnproved,
+    },
+}
+
+impl ConnectError {
+    /// What the server says should be done, if it was the server that said no.
+    #[must_use]
+    pub const fn kind(&self) -> Option<ErrorKind> {
+        match self {
+            Self::NotLoggedIn { response, .. } => Some(response.kind),
+            _ => None,
+        }
+    }
 }
 
 /// Why a connection ended.
@@ -130,6 +159,7 @@ impl ClientError {
     pub const fn kind(&self) -> Option<ErrorKind> {
         match self {
             Self::Refused { response } => Some(response.kind),
+            Self::Connect(error) => error.kind(),
             _ => None,
         }
     }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod authenticate;
 mod client;
 mod config;
 mod connection;
@@ -35,7 +36,7 @@ pub use basalt_proto::{ErrorKind, GroupName, Offset, PartitionId, TopicName};
 
 pub use admin::ListedOffset;
 pub use client::Client;
-pub use config::{ClientConfig, ConsumerConfig, ProducerConfig, Reconnect, WhenFull};
+pub use config::{ClientConfig, ConsumerConfig, Credentials, ProducerConfig, Reconnect, WhenFull};
 pub use consumer::{Consumer, FetchedFrames};
 pub use error::{ClientError, ConnectError, ConnectionLost, SendError};
 pub use producer::{Delivery, Producer, RecordToSend};

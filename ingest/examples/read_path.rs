@@ -141,7 +141,7 @@ fn serve(dir: &Path, port: u16) -> Outcome<()> {
             max_in_flight_requests: 4096,
             ..ServerConfig::default()
         };
-        let server = Server::bind(config, Arc::clone(&log), None).await?;
+        let server = Server::bind(config, Arc::clone(&log), None, None).await?;
         let counters = server.counters();
         let trigger = ShutdownTrigger::new();
         let running = tokio::spawn(server.run(trigger.signal()));

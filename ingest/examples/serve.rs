@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         listen: vec![listen],
         ..ServerConfig::default()
     };
-    let server = Server::bind(config, Arc::clone(&tiered), None).await?;
+    let server = Server::bind(config, Arc::clone(&tiered), None, None).await?;
     println!("listening on {}", server.local_addresses()[0]);
     let trigger = ShutdownTrigger::new();
     let signal = trigger.signal();

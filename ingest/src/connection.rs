@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use basalt_proto::{MAX_OPENING_BYTES, Opening};
+use basalt_proto::{ErrorKind, MAX_OPENING_BYTES, Opening};
 use bytes::BufMut;
 use rustix::net::SendFlags;
 use socket2::{SockRef, TcpKeepalive};
@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 
-use crate::error::ConnectionError;
+use crate::error::{ConnectionError, Refusal};
 use crate::input::Input;
 use crate::output::Output;
 use crate::read_ahead::Lane;
@@ -31,6 +31,11 @@ const KEEPALIVE_PROBES: u32 = 4;
 const LINGER: Duration = Duration::from_secs(1);
 /// How much is read from a socket before the opening is known.
 const OPENING_READ_BYTES: usize = 4096;
+
+/// Bytes of a request before its client has proved who it is.
+pub(crate) const MAX_UNPROVED_BYTES: u32 = 64 << 10;
+/// What a client is told that did not prove who it is.
+pub(crate) const NO_SUCH_USER: &str = "no such user and password";
 
 const _: () = assert!(OPENING_READ_BYTES >= MAX_OPENING_BYTES);
 
@@ -68,6 +73,21 @@ impl<'a> Connection<'a> {
             counters: &self.shared.counters,
             lane: &self.lane,
         }
+    }
+
+    /// What comes of `proving`, in which the client proves who it is, if that comes in the time for openings.
+    ///
+    /// # Errors
+    /// Its own, and [`ConnectionError::HandshakeTimeout`].
+    pub(crate) async fn before_it_is_late<T>(
+        &self,
+        proving: impl Future<Output = Result<T, ConnectionError>>,
+    ) -> Result<T, ConnectionError> {
+        let limit = self.shared.config.handshake_timeout;
+        timeout(limit, proving).await.unwrap_or_else(|_| {
+            Counters::increment(&self.shared.counters.handshake_timeouts);
+            Err(ConnectionError::Unproved { limit })
+        })
     }
 
     /// Sends as much of `bytes` as the socket takes without waiting; how much that was.
@@ -249,6 +269,13 @@ async fn native(
     opening: Opening,
     input: Input,
 ) -> Result<(), ConnectionError> {
+    let is_session = matches!(opening, Opening::Session { .. });
+    if connection.shared.authenticator.is_some() && !is_session {
+        let message = "this opening has no way to say who you are, which is asked here: use a session, or Kafka's protocol";
+        let refusal = Refusal::new(ErrorKind::Unauthenticated, message);
+        let is_producer = matches!(opening, Opening::Produce { .. });
+        return refuse(connection.stream, connection.shared, is_producer, refusal).await;
+    }
     match opening {
         Opening::Produce { topic, partition } => {
             produce::serve(connection, &topic, partition, input).await
@@ -276,9 +303,23 @@ async fn refuse_opening(
     first_byte: u8,
     error: basalt_proto::OpeningError,
 ) -> Result<(), ConnectionError> {
-    let refusal = crate::error::Refusal::from(error);
+    refuse(
+        stream,
+        shared,
+        first_byte == produce::FIRST_BYTE,
+        error.into(),
+    )
+    .await
+}
+
+async fn refuse(
+    stream: &TcpStream,
+    shared: &Shared,
+    is_producer: bool,
+    refusal: Refusal,
+) -> Result<(), ConnectionError> {
     shared.counters.refuse(refusal.kind, 1);
-    if first_byte == produce::FIRST_BYTE {
+    if is_producer {
         let output = Output {
             stream,
             send_timeout: shared.config.handshake_timeout,

@@ -64,7 +64,7 @@ counters! {
     connection_panics,
     /// Failed accepts (out of descriptors, aborted by the peer).
     accept_errors,
-    /// Peers that did not finish their opening in time.
+    /// Peers that did not finish their opening in time, or did not prove who they are.
     handshake_timeouts,
     /// Peers that began a frame or request and did not finish it in time.
     frame_timeouts,

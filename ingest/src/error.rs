@@ -164,6 +164,8 @@ pub(crate) enum ConnectionError {
         limit: Duration,
         received_bytes: usize,
     },
+    #[error("the client did not prove who it is within {limit:?}")]
+    Unproved { limit: Duration },
     #[error("closed before its opening was finished, to make room for others")]
     Evicted,
     #[error("nobody here speaks a protocol that begins with {first_byte:#04x}{hint}")]

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use basalt_auth::Authenticator;
 use basalt_columnar::TieredLog;
 use futures::future::BoxFuture;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -78,7 +79,7 @@ impl std::fmt::Debug for Server {
 
 impl Server {
     /// Listens on every configured address. Connections whose first byte is a letter go to `http`, or are closed
-    /// without one.
+    /// without one. With an `authenticator` its users alone are served, but for HTTP, whose handler sees to that itself.
     ///
     /// # Errors
     /// [`BindError::Config`] when the configuration contradicts itself, [`BindError::Listen`] when an address is taken
@@ -91,6 +92,7 @@ impl Server {
         config: ServerConfig,
         log: Arc<TieredLog>,
         http: Option<Arc<dyn HttpHandler>>,
+        authenticator: Option<Authenticator>,
     ) -> Result<Self, BindError> {
         config.validate()?;
         let mut listeners = Vec::with_capacity(config.listen.len());
@@ -104,7 +106,7 @@ impl Server {
             listeners.push(listener);
         }
         let max_connections = affordable_connections(config.max_connections);
-        let shared = Arc::new(Shared::new(config, log));
+        let shared = Arc::new(Shared::new(config, log, authenticator));
         Ok(Self {
             shared,
             http,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use basalt_auth::Authenticator;
 use basalt_columnar::{TieredLog, TieredPartition};
 use basalt_log::{AppendError, Topic, TopicConfig};
 use basalt_proto::{ErrorKind, FrameCheck, FrameLimits, PartitionId, TopicName};
@@ -45,6 +46,8 @@ pub(crate) struct Shared {
     pub(crate) producer_ids: Arc<ProducerIds>,
     pub(crate) coordinator: Arc<Coordinator>,
     pub(crate) transactions: Arc<Transactions>,
+    /// Who may come in; everybody where there is none.
+    pub(crate) authenticator: Option<Authenticator>,
 }
 
 impl Shared {
@@ -64,7 +67,11 @@ impl Shared {
     }
 
     /// To be called within a runtime.
-    pub(crate) fn new(config: ServerConfig, log: Arc<TieredLog>) -> Self {
+    pub(crate) fn new(
+        config: ServerConfig,
+        log: Arc<TieredLog>,
+        authenticator: Option<Authenticator>,
+    ) -> Self {
         let counters = Arc::default();
         Self {
             large_frames: MemoryBudget::new(config.large_frame_memory_bytes),
@@ -82,6 +89,7 @@ impl Shared {
             log,
             counters,
             silent: Arc::default(),
+            authenticator,
         }
     }
 

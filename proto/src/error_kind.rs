@@ -76,6 +76,8 @@ error_kinds! {
     InvalidConfig = 18, "invalid configuration";
     /// What was asked for is not there. Ask for something else.
     NotFound = 19, "not found";
+    /// The caller has not proved who it is, or could not. Log in with a user that the server knows.
+    Unauthenticated = 20, "not authenticated";
 }
 
 impl ErrorKind {
@@ -104,9 +106,9 @@ mod tests {
         for code in 0..=u8::MAX {
             match ErrorKind::from_code(code) {
                 Some(kind) => assert_eq!(kind.code(), code),
-                None => assert!(code == 0 || code > 19, "{code}"),
+                None => assert!(code == 0 || code > 20, "{code}"),
             }
         }
-        assert_eq!(ErrorKind::ALL.len(), 19);
+        assert_eq!(ErrorKind::ALL.len(), 20);
     }
 }

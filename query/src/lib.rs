@@ -88,7 +88,7 @@ pub use counters::QueryCounters;
 pub use ddl::{SchemaEdit, TopicChangeError, TopicChanges};
 pub use engine::QueryEngine;
 pub use error::QueryError;
-pub use flight::FlightSql;
+pub use flight::{BearerToken, FlightSql};
 pub use stream::QueryStream;
 
 #[cfg(test)]

@@ -96,7 +96,7 @@ async fn show(folder: &Path) -> anyhow::Result<()> {
         took,
         &format!("native protocol, Flight SQL and HTTP on {address}"),
     )?;
-    let steps = steps(&ServerArg { server: address }, &instance, &cold_dir).await;
+    let steps = steps(&ServerArg::of(address), &instance, &cold_dir).await;
     let stopped = instance.stop().await;
     steps.and(stopped)
 }

@@ -3,15 +3,20 @@
 use std::io::{self, IsTerminal as _, Write};
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
 use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::client::FlightSqlServiceClient;
 use arrow_flight::{FlightData, FlightInfo};
+use basalt_client::Credentials;
 use clap::{Args, ValueEnum};
 use futures::{StreamExt as _, TryStreamExt as _};
 use rustyline::error::ReadlineError;
+use tonic::Status;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::service::Interceptor;
+use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
 use super::ServerArg;
@@ -87,9 +92,27 @@ pub(crate) async fn run(args: SqlArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What a server answers to a handshake that lets everybody in.
+const EVERYBODY: &str = "Bearer anonymous";
+
+/// What each call shows of who asks.
+#[derive(Clone)]
+struct Identity(Option<MetadataValue<Ascii>>);
+
+impl Interceptor for Identity {
+    fn call(&mut self, mut request: tonic::Request<()>) -> Result<tonic::Request<()>, Status> {
+        if let Some(shown) = &self.0 {
+            request
+                .metadata_mut()
+                .insert("authorization", shown.clone());
+        }
+        Ok(request)
+    }
+}
+
 /// A connection that runs statements.
 pub(crate) struct SqlClient {
-    client: FlightSqlServiceClient<Channel>,
+    client: FlightSqlServiceClient<InterceptedService<Channel, Identity>>,
     say_snapshot: bool,
 }
 
@@ -103,8 +126,29 @@ impl SqlClient {
             .connect()
             .await
             .with_context(|| server.unreachable())?;
+        let identity = match server.credentials()? {
+            Some(Credentials { user, password }) => {
+                let mut client = FlightSqlServiceClient::new(channel.clone());
+                let logged_in = client.handshake(&user, &password).await;
+                logged_in
+                    .map_err(reason)
+                    .with_context(|| format!("cannot log in at {}", server.server))?;
+                let token = client.token().map(|token| format!("Bearer {token}"));
+                let token = token.context("the server answered the handshake without a token")?;
+                ensure!(
+                    token != EVERYBODY,
+                    "the server at {} asks nobody who they are: go on without --user",
+                    server.server
+                );
+                Identity(Some(
+                    token.parse().context("the server's token is no text")?,
+                ))
+            }
+            None => Identity(None),
+        };
         // A row may be as large as a payload.
-        let inner = FlightServiceClient::new(channel).max_decoding_message_size(usize::MAX);
+        let inner = FlightServiceClient::with_interceptor(channel, identity)
+            .max_decoding_message_size(usize::MAX);
         Ok(Self {
             client: FlightSqlServiceClient::new_from_inner(inner),
             say_snapshot: false,

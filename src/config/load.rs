@@ -11,8 +11,11 @@ use super::Config;
 const NOT_SETTINGS: &[&str] = &[
     "BASALT_CONFIG",
     "BASALT_LOG",
+    "BASALT_PASSWORD",
+    "BASALT_PASSWORD_FILE",
     "BASALT_SERVER",
     "BASALT_TEST_DATA",
+    "BASALT_USER",
 ];
 
 /// Why a configuration could not be used.

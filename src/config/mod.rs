@@ -129,6 +129,10 @@ section! {
         /// HOST:PORT, or `[ADDRESS]:PORT` for IPv6, at which Kafka's clients are told to connect; empty: each is told the address
         /// that its connection came in at. To be set behind a proxy, a translated address or a container's published port.
         advertised: String = String::new();
+        /// Path of the file of users, made by `basalt user add`; then only they are served, on every protocol, but for `/` and `/healthz`.
+        /// It is read again when it changes. Empty: everybody who can connect is served. Passwords and records cross the network
+        /// as they are, since there is no TLS (docs/SECURITY.md).
+        users_file: String = String::new();
         /// Milliseconds a new connection has to say what it wants. Longer: slower clients get in. Shorter: descriptors
         /// are free sooner. Safe: 1,000 to 60,000.
         handshake_timeout_ms: u64 = 10_000, in 1 ..= HOUR_MS;

@@ -35,6 +35,7 @@ pub(crate) struct Metrics {
     /// Set once the server that counts is there.
     sockets: OnceLock<Arc<Counters>>,
     flight_calls: [AtomicU64; FLIGHT_METHODS.len() + 1],
+    strangers: AtomicU64,
 }
 
 impl Metrics {
@@ -44,12 +45,18 @@ impl Metrics {
             engine,
             sockets: OnceLock::new(),
             flight_calls: Default::default(),
+            strangers: AtomicU64::new(0),
         })
     }
 
     /// From now on the counters of the sockets are shown too.
     pub(crate) fn watch(&self, counters: Arc<Counters>) {
         let _ = self.sockets.set(counters);
+    }
+
+    /// A request of nobody who is known.
+    pub(super) fn count_stranger(&self) {
+        self.strangers.fetch_add(1, Ordering::Relaxed);
     }
 
     pub(super) fn count_flight_call(&self, path: &str) {
@@ -144,7 +151,9 @@ fn help_of(name: &str) -> &'static str {
         "basalt_connections_refused" => "Connections closed at once because the server was full",
         "basalt_connections_evicted" => "Silent connections closed to make room",
         "basalt_connections_unknown" => "Connections whose first byte nobody here speaks",
-        "basalt_handshake_timeouts" => "Peers that did not finish their opening in time",
+        "basalt_handshake_timeouts" => {
+            "Peers that did not finish their opening, or prove who they are, in time"
+        }
         "basalt_frame_timeouts" => "Peers that began a frame or request and did not finish in time",
         "basalt_send_timeouts" => "Readers cut off because they took no data in time",
         "basalt_ack_writes" => "Writes that carried acknowledgements of native producers",
@@ -163,6 +172,12 @@ fn flight(encoder: &mut DescriptorEncoder, metrics: &Metrics) -> Result<(), fmt:
         "basalt_flight_calls",
         "Calls of the Flight SQL service, by method",
         &calls,
+    )?;
+    plain_counter(
+        encoder,
+        "basalt_http_strangers",
+        "HTTP requests refused because nobody who is known sent them",
+        metrics.strangers.load(Ordering::Relaxed),
     )
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The listener hands over a socket whose first byte is a letter, with nothing read from it.
 
+mod guard;
 mod io;
 mod metrics;
 
@@ -14,6 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router};
+use basalt_auth::Authenticator;
 use basalt_ingest::{HttpHandler, ShutdownSignal};
 use basalt_query::{FlightSql, QueryEngine};
 use futures::future::BoxFuture;
@@ -25,6 +27,7 @@ use tonic::server::NamedService as _;
 use tonic::transport::server::TcpConnectInfo;
 use tower::ServiceExt as _;
 
+use guard::{Guard, Visitor};
 use io::Counted;
 pub(crate) use metrics::Metrics;
 
@@ -40,6 +43,8 @@ const WINDOW_BYTES: u32 = 4 << 20;
 pub(crate) struct Http {
     router: Router,
     opening_timeout: Duration,
+    /// So that a connection of nobody's does not stay.
+    asks_who_calls: bool,
 }
 
 impl Http {
@@ -47,6 +52,7 @@ impl Http {
         metrics: Arc<Metrics>,
         engine: &Arc<QueryEngine>,
         opening_timeout_ms: u64,
+        authenticator: Option<Authenticator>,
     ) -> Self {
         let flight = engine
             .flight_service()
@@ -54,15 +60,28 @@ impl Http {
         let calls = Router::new()
             .route_service(&format!("/{}/{{method}}", FlightSql::NAME), flight)
             .layer(from_fn_with_state(Arc::clone(&metrics), count_call));
+        let mut told = Router::new()
+            .route("/metrics", get(exposition))
+            .with_state(Arc::clone(&metrics))
+            .merge(calls);
+        let opening_timeout = Duration::from_millis(opening_timeout_ms);
+        let asks_who_calls = authenticator.is_some();
+        if let Some(authenticator) = authenticator {
+            let guard = Guard {
+                authenticator,
+                metrics,
+                patience: opening_timeout,
+            };
+            told = told.layer(from_fn_with_state(guard, guard::guard));
+        }
         let router = Router::new()
             .route("/", get(root))
             .route("/healthz", get(healthz))
-            .route("/metrics", get(exposition))
-            .with_state(metrics)
-            .merge(calls);
+            .merge(told);
         Self {
             router,
-            opening_timeout: Duration::from_millis(opening_timeout_ms),
+            opening_timeout,
+            asks_who_calls,
         }
     }
 }
@@ -70,11 +89,13 @@ impl Http {
 impl HttpHandler for Http {
     fn serve(&self, stream: TcpStream, shutdown: ShutdownSignal) -> BoxFuture<'static, ()> {
         let router = self.router.clone();
-        let opening_timeout = self.opening_timeout;
+        let (opening_timeout, asks_who_calls) = (self.opening_timeout, self.asks_who_calls);
         Box::pin(async move {
             // Small answers must not wait for more to come; a socket that refuses this still works.
             let _ = stream.set_nodelay(true);
-            if let Err(error) = serve_connection(stream, router, opening_timeout, shutdown).await {
+            if let Err(error) =
+                serve_connection(stream, router, opening_timeout, asks_who_calls, shutdown).await
+            {
                 tracing::debug!(error = %error, "an HTTP connection ended with an error");
             }
         })
@@ -85,13 +106,17 @@ async fn serve_connection(
     stream: TcpStream,
     router: Router,
     opening_timeout: Duration,
+    asks_who_calls: bool,
     shutdown: ShutdownSignal,
 ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let caller = TcpConnectInfo {
         local_addr: stream.local_addr().ok(),
         remote_addr: stream.peer_addr().ok(),
     };
-    let router = router.layer(Extension(caller));
+    let visitor = Visitor::default();
+    let router = router
+        .layer(Extension(caller))
+        .layer(Extension(visitor.clone()));
     let (stream, received) = Counted::new(stream);
     let mut builder = auto::Builder::new(TokioExecutor::new());
     builder
@@ -108,16 +133,18 @@ async fn serve_connection(
     let connection =
         builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
-    // While it is unknown whether this is HTTP/1 or 2, neither's timeout runs: `P` and then silence would stay for ever.
+    // While it is unknown whether this is HTTP/1 or 2, neither's timeout runs: `P` and then silence would stay for ever. And so would
+    // a stranger.
     let silent = async {
         tokio::time::sleep(opening_timeout).await;
-        if received.total() >= PREFACE_BYTES {
+        let is_silent = received.total() < PREFACE_BYTES;
+        if !is_silent && (!asks_who_calls || visitor.is_logged_in()) {
             std::future::pending::<()>().await;
         }
     };
     tokio::select! {
         result = connection.as_mut() => return result,
-        () = silent => return Err("nothing was asked in time".into()),
+        () = silent => return Err("nothing was asked in time, or by nobody who is known".into()),
         () = shutdown.wait() => {}
     }
     // Requests in progress end; the grace time of the server cuts those that do not.
@@ -129,7 +156,7 @@ async fn root() -> &'static str {
     concat!(
         "Basalt ",
         env!("CARGO_PKG_VERSION"),
-        "\nThis port speaks the native protocol, Arrow Flight SQL (gRPC), and HTTP: /healthz, /metrics\n"
+        "\nThis port speaks Kafka's protocol, the native one, Arrow Flight SQL (gRPC), and HTTP: /healthz, /metrics\n"
     )
 }
 

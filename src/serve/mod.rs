@@ -6,9 +6,11 @@ mod signals;
 mod topics;
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, ensure};
+use basalt_auth::Authenticator;
 use basalt_columnar::{ColdStore, TieredLog, holds_files};
 use basalt_ingest::{Counters, HttpHandler, Server, ShutdownTrigger};
 use basalt_log::{Log, RealDisk, SystemClock};
@@ -43,6 +45,7 @@ impl Instance {
     /// the cause.
     pub async fn start(config: Config) -> anyhow::Result<Self> {
         config.validate()?;
+        let authenticator = open_users(&config)?;
         let log_config = config.log_config();
         let log = tokio::task::spawn_blocking(move || {
             Log::open(log_config, Arc::new(RealDisk::new()), Arc::new(SystemClock))
@@ -64,10 +67,16 @@ impl Instance {
             Arc::clone(&metrics),
             &engine,
             config.server.handshake_timeout_ms,
+            authenticator.clone(),
         );
         let handler: Arc<dyn HttpHandler> = Arc::new(http);
-        let server =
-            Server::bind(config.server_config(), Arc::clone(&tiered), Some(handler)).await?;
+        let server = Server::bind(
+            config.server_config(),
+            Arc::clone(&tiered),
+            Some(handler),
+            authenticator,
+        )
+        .await?;
         engine.allow_changes(Arc::new(ServedTopics(server.topics())));
         // With the ports that were really taken.
         let shown = Config {
@@ -142,6 +151,17 @@ impl Instance {
         sockets?;
         log.context("cannot close the log in order")
     }
+}
+
+/// The users who are served, if not everybody is.
+fn open_users(config: &Config) -> anyhow::Result<Option<Authenticator>> {
+    let path = Path::new(&config.server.users_file);
+    if path.as_os_str().is_empty() {
+        return Ok(None);
+    }
+    let authenticator = Authenticator::open(path)
+        .context("`server.users_file` cannot be used (`basalt user add` makes one)")?;
+    Ok(Some(authenticator))
 }
 
 /// The store of cold records, of which nothing is asked yet.

@@ -204,3 +204,74 @@ async fn a_folder_in_use_is_refused_and_a_stopped_server_leaves_it_free() {
     let second = Instance::start(config(folder.path())).await.unwrap();
     second.stop().await.unwrap();
 }
+
+/// What a plain HTTP/1 client gets that shows a header.
+async fn get_as(instance: &Instance, path: &str, authorization: &str) -> String {
+    let path = format!("{path} HTTP/1.1\r\nauthorization: {authorization}\r\nx: y");
+    // The rest of the request line becomes a header of no meaning.
+    get(instance, &path).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn where_users_are_known_only_health_is_told_to_others() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("users");
+    let alice = basalt_auth::UserName::new("alice").unwrap();
+    basalt_auth::Users::change(&path, |users| anyhow::Ok(users.set(alice, "wonderland")?)).unwrap();
+    let mut config = config(folder.path());
+    config.server.users_file = path.to_str().unwrap().to_owned();
+    config.server.handshake_timeout_ms = 400;
+    let instance = Instance::start(config).await.unwrap();
+    for open in ["/", "/healthz"] {
+        let answer = get(&instance, open).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{open}: {answer}");
+    }
+    let service = "/arrow.flight.protocol.FlightService";
+    let methods = [
+        "Handshake",
+        "DoGet",
+        "DoPut",
+        "DoExchange",
+        "DoAction",
+        "GetSchema",
+        "No",
+    ];
+    let calls = methods.map(|method| format!("{service}/{method}"));
+    for closed in calls
+        .iter()
+        .map(String::as_str)
+        .chain(["/metrics", "/no", "/healthz/.."])
+    {
+        let answer = get(&instance, closed).await;
+        assert!(answer.starts_with("HTTP/1.1 401"), "{closed}: {answer}");
+        for wrong in ["Basic YWxpY2U6d3Jvbmc=", "Bearer anonymous", "Basic", ""] {
+            let answer = get_as(&instance, closed, wrong).await;
+            assert!(
+                answer.starts_with("HTTP/1.1 401"),
+                "{closed} {wrong}: {answer}"
+            );
+        }
+    }
+    let answer = get_as(&instance, "/metrics", "Basic YWxpY2U6d29uZGVybGFuZA==").await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    let strangers = format!("basalt_http_strangers_total {}\n", 5 * (methods.len() + 3));
+    assert!(answer.contains(&strangers), "{answer}");
+    // Who keeps a connection without logging in does not keep it for long.
+    let address = instance.addresses()[0];
+    let cut = tokio::task::spawn_blocking(move || {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream
+            .write_all(b"GET /healthz HTTP/1.1\r\nhost: basalt\r\n\r\n")
+            .unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    });
+    assert!(cut.await.unwrap().starts_with("HTTP/1.1 200"));
+    instance.stop().await.unwrap();
+    // A start without the file fails, and says how one is made.
+    let mut config = self::config(folder.path());
+    config.server.users_file = folder.path().join("no").to_str().unwrap().to_owned();
+    let error = format!("{:#}", Instance::start(config).await.unwrap_err());
+    assert!(error.contains("basalt user add"), "{error}");
+}

@@ -14,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 const startMs = 1_700_000_000_000
@@ -67,6 +69,15 @@ func client(options ...kgo.Opt) *kgo.Client {
 	options = append([]kgo.Opt{
 		kgo.SeedBrokers(address), kgo.ProducerBatchMaxBytes(16 << 20), kgo.FetchMaxPartitionBytes(16 << 20), kgo.FetchMaxBytes(32 << 20),
 	}, options...)
+	user, password := os.Getenv("SASL_USER"), os.Getenv("SASL_PASSWORD")
+	switch os.Getenv("SASL_MECHANISM") {
+	case "PLAIN":
+		options = append(options, kgo.SASL(plain.Auth{User: user, Pass: password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		options = append(options, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		options = append(options, kgo.SASL(scram.Auth{User: user, Pass: password}.AsSha512Mechanism()))
+	}
 	client, err := kgo.NewClient(options...)
 	must(err)
 	return client

@@ -12,7 +12,7 @@ import org.apache.kafka.common.header.internals.RecordHeader;
 import org.apache.kafka.common.serialization.*;
 
 /**
- * Apache Kafka's own client against a server: `write`, `read` what was written (hot, cold), `groups`, `transactions`, `committed` of
+ * Apache Kafka's own client against a server: `write`, `read` what was written (hot, half cold, cold), `groups`, `transactions`, `committed` of
  * what those wrote, `admin`. Its settings are
  * its defaults, but for sizes.
  */
@@ -26,8 +26,8 @@ public class Kafka {
     public static void main(String[] arguments) throws Exception {
         address = arguments[0];
         switch (arguments[1]) {
-            case "write" -> write();
-            case "read" -> read(arguments[2]);
+            case "write" -> write(Integer.parseInt(arguments[2]));
+            case "read" -> read(arguments[2], Integer.parseInt(arguments[3]));
             case "groups" -> groups(arguments[2]);
             case "transactions" -> transactions();
             case "committed" -> committed(arguments[2]);
@@ -46,6 +46,14 @@ public class Kafka {
     static Map<String, Object> with(Object... pairs) {
         Map<String, Object> settings = new HashMap<>();
         settings.put("bootstrap.servers", address);
+        String mechanism = System.getenv("SASL_MECHANISM");
+        if (mechanism != null) {
+            String module = mechanism.equals("PLAIN") ? "plain.Plain" : "scram.Scram";
+            settings.put("security.protocol", "SASL_PLAINTEXT");
+            settings.put("sasl.mechanism", mechanism);
+            settings.put("sasl.jaas.config", "org.apache.kafka.common.security." + module + "LoginModule required username=\""
+                + System.getenv("SASL_USER") + "\" password=\"" + System.getenv("SASL_PASSWORD") + "\";");
+        }
         for (int i = 0; i < pairs.length; i += 2) {
             settings.put((String) pairs[i], pairs[i + 1]);
         }
@@ -77,8 +85,10 @@ public class Kafka {
         return records;
     }
 
-    static void write() throws Exception {
+    /** After so many copies that are there already. */
+    static void write(int copies) throws Exception {
         List<Sent> records = records();
+        long first = (long) copies * records.size();
         for (String codec : CODECS) {
             var settings = with("compression.type", codec, "max.request.size", MAX_BYTES, "buffer.memory", 4L * MAX_BYTES);
             try (var producer = new KafkaProducer<>(settings, new ByteArraySerializer(), new ByteArraySerializer())) {
@@ -90,7 +100,7 @@ public class Kafka {
                 }
                 for (int n = 0; n < sent.size(); n++) {
                     RecordMetadata stored = sent.get(n).get(60, TimeUnit.SECONDS);
-                    if (stored.offset() != n) {
+                    if (stored.offset() != first + n) {
                         throw new AssertionError(codec + ": record " + n + " is at " + stored.offset());
                     }
                 }
@@ -105,8 +115,12 @@ public class Kafka {
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 
-    static void read(String temperature) {
-        List<Sent> records = records();
+    static void read(String temperature, int copies) {
+        List<Sent> one = records();
+        List<Sent> records = new ArrayList<>();
+        for (int copy = 0; copy < copies; copy++) {
+            records.addAll(one);
+        }
         try (var consumer = consumer()) {
             for (String codec : CODECS) {
                 var place = new TopicPartition("java-" + codec, 0);
@@ -119,7 +133,7 @@ public class Kafka {
                         for (var record : consumer.poll(Duration.ofMillis(500))) {
                             Sent sent = records.get(next);
                             boolean same = record.offset() == next
-                                && record.timestamp() == START_MS + 10L * next
+                                && record.timestamp() == START_MS + 10L * (next % one.size())
                                 && Arrays.equals(record.key(), sent.key())
                                 && Arrays.equals(record.value(), sent.value())
                                 && Arrays.asList(record.headers().toArray()).equals(sent.headers());

@@ -24,6 +24,8 @@ class Server:
     ):
         self.binary = binary
         self.folder = tempfile.TemporaryDirectory(prefix="basalt-python-")
+        # What the command line is given beside its arguments.
+        self.login: dict[str, str] = {}
         self.data = data or pathlib.Path(self.folder.name) / "data"
         command = [binary, "serve", "--data", str(self.data), "--listen", "127.0.0.1:0"]
         for setting in settings:
@@ -49,7 +51,7 @@ class Server:
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
         """A client command against this server; its stdout."""
         command = [self.binary, *arguments, "--server", self.address]
-        done = subprocess.run(command, input=stdin, capture_output=True, timeout=120)
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, env={**os.environ, **self.login})
         if done.returncode != 0:
             raise RuntimeError(f"{command} ended with {done.returncode}: {done.stderr.decode(errors='replace')}")
         return done.stdout
@@ -86,6 +88,21 @@ def serving(*settings: str):
             server.process.kill()
             server.process.wait()
         server.folder.cleanup()
+
+
+USER, PASSWORD = "alice", "wonder/land +1"
+
+
+@contextlib.contextmanager
+def guarded(*settings: str):
+    """The server of a check, which serves USER alone; its command line logs in."""
+    with tempfile.TemporaryDirectory(prefix="basalt-users-") as folder:
+        users = pathlib.Path(folder) / "users"
+        add = [sys.argv[1], "user", "add", str(users), USER]
+        subprocess.run(add, input=f"{PASSWORD}\n", text=True, check=True, timeout=60)
+        with serving(f"server.users_file={users}", *settings) as server:
+            server.login = {"BASALT_USER": USER, "BASALT_PASSWORD": PASSWORD}
+            yield server
 
 
 def expect(found, expected, what: str) -> None:

@@ -1,13 +1,16 @@
 """Apache Kafka's own client (../java/Kafka.java, its defaults) writes and reads every codec, hot and cold, shares a topic in a group,
-and administers topics and groups."""
+and administers topics and groups; logged in by each mechanism too."""
 
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 
-from basalt_server import expect, serving
+from basalt_server import PASSWORD, USER, expect, guarded, serving
+from compatibility import record
 
+CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 JAVA = pathlib.Path(__file__).parents[1] / "java"
 
 
@@ -31,11 +34,17 @@ def main() -> None:
         def java(*arguments: str) -> None:
             subprocess.run([*program, server.address, *arguments], check=True, timeout=300)
 
-        java("write")
-        java("read", "hot")
-        for codec in ["none", "gzip", "snappy", "lz4", "zstd"]:
-            server.run("topic", "cool", f"java-{codec}", "--wait")
-        java("read", "cold")
+        def cool() -> None:
+            for codec in CODECS:
+                server.run("topic", "cool", f"java-{codec}", "--wait")
+
+        java("write", "0")
+        java("read", "hot", "1")
+        cool()
+        java("write", "1")
+        java("read", "half cold", "2")
+        cool()
+        java("read", "cold", "2")
         for protocol in ["classic", "consumer"]:
             java("groups", protocol)
         java("transactions")
@@ -46,6 +55,30 @@ def main() -> None:
         java("committed", "cold")
         expect(server.sql(query), committed, "SQL sees what is committed, cold")
         java("admin")
+    for mechanism in ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]:
+        login = {"SASL_MECHANISM": mechanism, "SASL_USER": USER, "SASL_PASSWORD": PASSWORD}
+        with guarded() as server:
+            command = [*program, server.address]
+            for what in [["groups", "classic"], ["admin"]]:
+                subprocess.run([*command, *what], check=True, timeout=300, env={**os.environ, **login})
+            if mechanism == "PLAIN":
+                done = subprocess.run([*command, "admin"], timeout=300, env={**os.environ, **login, "SASL_PASSWORD": "wrong"}, capture_output=True)
+                expect(b"SaslAuthenticationException" in done.stderr, True, "a wrong password is refused")
+    [version] = re.findall(r"<artifactId>kafka-clients</artifactId>\s*<version>(\S+)</version>", (JAVA / "pom.xml").read_text())
+    record(
+        "Java kafka-clients",
+        version,
+        codecs=", ".join(CODECS),
+        records="null, empty, repeated headers, 1 byte to 8 MiB",
+        where="hot, half cold, cold",
+        offsets="seek, commit",
+        times="yes",
+        groups="cooperative, static members, KIP-848",
+        idempotent="yes",
+        transactions="commit, abort, offsets, fence",
+        administration="create, describe, alter, delete; groups",
+        SASL="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512",
+    )
 
 
 if __name__ == "__main__":

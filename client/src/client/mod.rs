@@ -132,7 +132,10 @@ pub(crate) async fn reconnect(
                 *failure_count = failure_count.saturating_add(1);
                 let hopeless = matches!(
                     error,
-                    ConnectError::VersionRefused { .. } | ConnectError::NotBasalt { .. }
+                    ConnectError::VersionRefused { .. }
+                        | ConnectError::NotBasalt { .. }
+                        | ConnectError::NotLoggedIn { .. }
+                        | ConnectError::ServerUnproved { .. }
                 );
                 match config.reconnect.wait_after(*failure_count) {
                     Some(wait) if !hopeless => {
@@ -158,7 +161,8 @@ const fn is_repeatable(request: &Request<'_>) -> bool {
         | Request::AlterTopic { .. }
         | Request::Groups { .. }
         | Request::Ping
-        | Request::Options { .. } => true,
+        | Request::Options { .. }
+        | Request::Authenticate { .. } => true,
         Request::Produce(_)
         | Request::CreateTopic { .. }
         | Request::DeleteTopic { .. }

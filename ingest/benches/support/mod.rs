@@ -63,7 +63,7 @@ impl Server {
                 listen: vec![SocketAddr::from(([127, 0, 0, 1], 0))],
                 ..ServerConfig::default()
             };
-            let server = basalt_ingest::Server::bind(config, Arc::clone(&log), None).await?;
+            let server = basalt_ingest::Server::bind(config, Arc::clone(&log), None, None).await?;
             Outcome::Ok((log, server))
         })?;
         let trigger = ShutdownTrigger::new();

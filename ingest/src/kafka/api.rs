@@ -90,7 +90,7 @@ const fn api(
 pub(super) const APIS: &[Api] = &[
     // Its requests have a reader of their own, which copies no record.
     api(ApiKey::Produce, (3, 11), 9, &[]),
-    api(ApiKey::Fetch, (4, 16), 12, FETCH),
+    api(ApiKey::Fetch, (4, 17), 12, FETCH),
     api(ApiKey::ListOffsets, (1, 8), 6, LIST_OFFSETS),
     api(ApiKey::Metadata, (0, 12), 9, METADATA),
     api(ApiKey::OffsetCommit, (2, 9), 8, OFFSET_COMMIT),
@@ -102,6 +102,7 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::SyncGroup, (0, 5), 4, SYNC_GROUP),
     api(ApiKey::DescribeGroups, (0, 5), 5, DESCRIBE_GROUPS),
     api(ApiKey::ListGroups, (0, 5), 3, LIST_GROUPS),
+    api(ApiKey::SaslHandshake, (0, 1), ON, &[Text]),
     api(ApiKey::ApiVersions, (0, 4), 3, API_VERSIONS),
     api(ApiKey::InitProducerId, (0, 4), 2, INIT_PRODUCER_ID),
     api(ApiKey::AddPartitionsToTxn, (0, 3), 3, ADD_PARTITIONS),
@@ -113,6 +114,7 @@ pub(super) const APIS: &[Api] = &[
     api(ApiKey::DeleteRecords, (0, 2), 2, DELETE_RECORDS),
     api(ApiKey::DescribeConfigs, (1, 4), 4, DESCRIBE_CONFIGS),
     api(ApiKey::AlterConfigs, (0, 2), 2, ALTER_ALL_CONFIGS),
+    api(ApiKey::SaslAuthenticate, (0, 2), 2, &[Blob]),
     api(ApiKey::CreatePartitions, (0, 3), 2, CREATE_PARTITIONS),
     api(ApiKey::DeleteGroups, (0, 2), 2, DELETE_GROUPS),
     api(ApiKey::IncrementalAlterConfigs, (0, 1), 1, ALTER_CONFIGS),

@@ -28,6 +28,8 @@ pub(super) mod code {
     pub(in crate::kafka) const INVALID_SESSION_TIMEOUT: i16 = 26;
     pub(in crate::kafka) const REBALANCE_IN_PROGRESS: i16 = 27;
     pub(in crate::kafka) const INVALID_TIMESTAMP: i16 = 32;
+    pub(in crate::kafka) const UNSUPPORTED_SASL_MECHANISM: i16 = 33;
+    pub(in crate::kafka) const ILLEGAL_SASL_STATE: i16 = 34;
     pub(in crate::kafka) const UNSUPPORTED_VERSION: i16 = 35;
     pub(in crate::kafka) const TOPIC_ALREADY_EXISTS: i16 = 36;
     pub(in crate::kafka) const INVALID_PARTITIONS: i16 = 37;
@@ -46,6 +48,7 @@ pub(super) mod code {
     pub(in crate::kafka) const TRANSACTIONAL_ID_AUTHORIZATION_FAILED: i16 = 53;
     pub(in crate::kafka) const OPERATION_NOT_ATTEMPTED: i16 = 55;
     pub(in crate::kafka) const STORAGE_ERROR: i16 = 56;
+    pub(in crate::kafka) const SASL_AUTHENTICATION_FAILED: i16 = 58;
     pub(in crate::kafka) const NON_EMPTY_GROUP: i16 = 68;
     pub(in crate::kafka) const GROUP_ID_NOT_FOUND: i16 = 69;
     pub(in crate::kafka) const FETCH_SESSION_ID_NOT_FOUND: i16 = 70;
@@ -105,6 +108,7 @@ pub(super) const fn of_kind(kind: ErrorKind) -> i16 {
         ErrorKind::InvalidTimestamp => code::INVALID_TIMESTAMP,
         ErrorKind::UnsupportedVersion => code::UNSUPPORTED_VERSION,
         ErrorKind::InvalidConfig => code::INVALID_CONFIG,
+        ErrorKind::Unauthenticated => code::SASL_AUTHENTICATION_FAILED,
         _ => code::UNKNOWN,
     }
 }

@@ -22,6 +22,7 @@
 //! - **KAF-5** (`fetch`): a fetch answers with whole batches, the first of which holds the offset asked for or is the
 //!   next behind it, and at least one if there is any.
 //! - **KAF-6** (`node`): a topic's id is the log's own in other clothes; a topic made anew has another.
+//! - **KAF-7** (`sasl`): where users are known, nothing is served before a client has proved to be one.
 //!
 //! A request that cannot be understood ends the connection with one line in the log.
 
@@ -43,6 +44,7 @@ pub(crate) mod producers;
 mod records;
 mod request;
 mod response;
+mod sasl;
 mod stored;
 mod timestamps;
 mod topics;
@@ -65,7 +67,7 @@ use crate::read_ahead::Lane;
 use crate::shared::MemoryBudget;
 use crate::{Counters, ShutdownSignal, ShutdownTrigger};
 use node::Node;
-use request::{Front, Parsed, Request, front, parse};
+use request::{Front, MIN_REQUEST_BYTES, Parsed, Request, front, parse};
 
 /// Small answers that are ready together leave in one write of about so many bytes.
 const MAX_COALESCED_BYTES: usize = 64 << 10;
@@ -116,7 +118,7 @@ struct Work<'a> {
 
 pub(crate) async fn serve(
     connection: &Connection<'_>,
-    input: Input,
+    mut input: Input,
 ) -> Result<(), ConnectionError> {
     let config = &connection.shared.config;
     let node = Node::of(connection)?;
@@ -126,6 +128,12 @@ pub(crate) async fn serve(
         lane: &lane,
         ..connection.output()
     };
+    if let Some(authenticator) = &connection.shared.authenticator {
+        let proving = sasl::authenticate(connection, authenticator, &output, &mut input);
+        if !connection.before_it_is_late(proving).await? {
+            return Ok(());
+        }
+    }
     // A place in the channel is a place in flight; one more is being waited for.
     let in_flight = config.max_in_flight_requests.min(Semaphore::MAX_PERMITS);
     let (sender, receiver) = mpsc::channel(in_flight);
@@ -174,7 +182,7 @@ impl<'a> Reader<'a> {
     async fn run(self, mut input: Input) -> Result<(), ConnectionError> {
         let shared = self.connection.shared;
         loop {
-            let front = front(&input, shared.config.max_request_bytes);
+            let front = front(&input, MIN_REQUEST_BYTES..=shared.config.max_request_bytes);
             let needed_bytes = match front.map_err(|refusal| self.refused(refusal))? {
                 Front::Part { needed_bytes } => needed_bytes,
                 Front::Whole { bytes } => {
@@ -274,6 +282,7 @@ impl<'a> Reader<'a> {
             ApiKey::FindCoordinator => groups::find_coordinator(node, request),
             ApiKey::Heartbeat => membership::heartbeat(shared, request),
             ApiKey::LeaveGroup => membership::leave(shared, request),
+            ApiKey::SaslHandshake | ApiKey::SaslAuthenticate => sasl::out_of_place(request),
             key => Err(Refusal::new(
                 ErrorKind::Internal,
                 format!("{key:?} is announced and not served"),

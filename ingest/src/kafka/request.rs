@@ -1,5 +1,7 @@
 //! What stands at the front of a Kafka connection's input: a length, a header, a body.
 
+use std::ops::RangeInclusive;
+
 use bytes::Bytes;
 use kafka_protocol::protocol::Decodable;
 
@@ -12,7 +14,7 @@ use basalt_proto::ErrorKind;
 /// Bytes of the length before a request.
 pub(super) const LENGTH_BYTES: usize = 4;
 /// API, version, correlation id and the length of the client's name.
-const MIN_REQUEST_BYTES: u32 = 2 + 2 + 4 + 2;
+pub(super) const MIN_REQUEST_BYTES: u32 = 2 + 2 + 4 + 2;
 
 /// What stands at the front of the input.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +29,7 @@ pub(super) enum Front {
 ///
 /// # Errors
 /// A [`Refusal`] for a length that no request has, or that is over the limit.
-pub(super) fn front(input: &Input, max_request_bytes: u32) -> Result<Front, Refusal> {
+pub(super) fn front(input: &Input, lengths: RangeInclusive<u32>) -> Result<Front, Refusal> {
     let unread = input.unread();
     let Some(length) = unread.first_chunk::<LENGTH_BYTES>() else {
         return Ok(Front::Part {
@@ -35,10 +37,9 @@ pub(super) fn front(input: &Input, max_request_bytes: u32) -> Result<Front, Refu
         });
     };
     let length = u32::from_be_bytes(*length);
-    if !(MIN_REQUEST_BYTES..=max_request_bytes).contains(&length) {
-        let message = format!(
-            "a Kafka request of {length} bytes, which takes {MIN_REQUEST_BYTES} to {max_request_bytes}"
-        );
+    if !lengths.contains(&length) {
+        let (min, max) = lengths.into_inner();
+        let message = format!("a Kafka request of {length} bytes, which takes {min} to {max}");
         return Err(Refusal::new(ErrorKind::InvalidRequest, message));
     }
     let bytes = LENGTH_BYTES + length as usize;

@@ -114,6 +114,11 @@ pub(super) fn answer<'a>(
     request: Request<'_>,
 ) -> BoxFuture<'a, Answer> {
     match request {
+        Request::Authenticate { .. } => {
+            let message = "nobody is asked here who they are, or not now: go on without";
+            let refusal = Refusal::new(ErrorKind::InvalidRequest, message);
+            std::future::ready(respond(shared, id, Err::<EmptyResponse, _>(refusal))).boxed()
+        }
         // They are served before they get here.
         Request::Produce(_) | Request::Fetch(_) | Request::Options { .. } => {
             let refusal = Refusal::new(ErrorKind::Internal, "the request came to the wrong place");

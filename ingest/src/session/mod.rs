@@ -11,6 +11,7 @@
 //! that the peer does not take.
 //! ING-5: when the peer has closed its side, or the server stops, long polls end with what there is.
 
+mod authenticate;
 mod fetch;
 mod front;
 mod handlers;
@@ -93,7 +94,7 @@ struct Place {
 pub(crate) async fn serve(
     connection: &Connection<'_>,
     version: u8,
-    input: Input,
+    mut input: Input,
 ) -> Result<(), ConnectionError> {
     // Turns of its own: a request that has a turn of the connection's, or is next, is not polled while an answer is sent.
     let sending = Lane::new(&connection.shared.read_ahead);
@@ -113,6 +114,12 @@ pub(crate) async fn serve(
         return Err(Refusal::new(ErrorKind::UnsupportedVersion, message).into());
     }
     output.send(&[SESSION_VERSION], Then::Nothing).await?;
+    if let Some(authenticator) = &connection.shared.authenticator {
+        let proving = authenticate::authenticate(connection, authenticator, &output, &mut input);
+        if !connection.before_it_is_late(proving).await? {
+            return Ok(());
+        }
+    }
     let max_in_flight = connection
         .shared
         .config

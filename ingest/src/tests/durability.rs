@@ -23,6 +23,8 @@ struct GateState {
     fail_syncs: bool,
     full: bool,
     syncs: u64,
+    /// Changes that the disk still takes, if their number is limited.
+    left: Option<u64>,
 }
 
 /// Holds syncs back until dropped, so that a test that fails does not wait for them for ever.
@@ -58,6 +60,27 @@ impl Gate {
         }
     }
 
+    /// From so many changes on the disk takes none, of any file: as if the process had died there.
+    pub(super) fn die_after(&self, changes: u64) {
+        self.set(|gate| gate.left = Some(changes));
+    }
+
+    pub(super) fn is_dead(&self) -> bool {
+        self.state.lock().left == Some(0)
+    }
+
+    /// One change.
+    fn take(&self) -> io::Result<()> {
+        match &mut self.state.lock().left {
+            None => Ok(()),
+            Some(0) => Err(io::Error::other("the process is dead")),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+
     fn grow(&self) -> io::Result<()> {
         if self.state.lock().full {
             Err(io::ErrorKind::StorageFull.into())
@@ -85,13 +108,11 @@ impl GatedDisk {
     fn wrap(&self, path: &Path, file: Arc<dyn DiskFile>) -> Arc<dyn DiskFile> {
         let extension = path.extension().unwrap_or_default();
         let is_segment = extension == "seg";
-        if !is_segment && extension != "wal" {
-            return file;
-        }
         Arc::new(GatedFile {
             file,
             gate: Arc::clone(&self.gate),
             is_segment,
+            has_frames: is_segment || extension == "wal",
         })
     }
 }
@@ -122,6 +143,7 @@ impl Disk for GatedDisk {
     }
 
     fn remove_file(&self, path: &Path) -> io::Result<()> {
+        self.gate.take()?;
         self.real.remove_file(path)
     }
 
@@ -130,10 +152,12 @@ impl Disk for GatedDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
+        self.gate.take()?;
         self.real.rename(from, to)
     }
 
     fn create(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.gate.take()?;
         Ok(self.wrap(path, self.real.create(path)?))
     }
 
@@ -151,6 +175,7 @@ struct GatedFile {
     file: Arc<dyn DiskFile>,
     gate: Arc<Gate>,
     is_segment: bool,
+    has_frames: bool,
 }
 
 impl GatedFile {
@@ -180,6 +205,7 @@ impl DiskFile for GatedFile {
     }
 
     fn set_len(&self, bytes: u64) -> io::Result<()> {
+        self.gate.take()?;
         self.file.set_len(bytes)
     }
 
@@ -196,20 +222,28 @@ impl DiskFile for GatedFile {
     }
 
     fn write_at(&self, bytes: &[u8], position: u64) -> io::Result<()> {
+        self.gate.take()?;
         self.file.write_at(bytes, position)
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.gate.pass()?;
+        self.gate.take()?;
+        if self.has_frames {
+            self.gate.pass()?;
+        }
         self.file.sync()
     }
 
     fn zero_from(&self, from: u64) -> io::Result<()> {
+        self.gate.take()?;
         self.file.zero_from(from)
     }
 
     fn sync_file_system(&self) -> io::Result<()> {
-        self.gate.pass()?;
+        self.gate.take()?;
+        if self.has_frames {
+            self.gate.pass()?;
+        }
         self.file.sync_file_system()
     }
 

@@ -1,6 +1,7 @@
 //! The server over real sockets: a log in a temporary folder, port 0, and clients written from the byte layout, not
 //! from this project's encoders.
 
+mod authenticated;
 mod cold;
 mod consume;
 mod durability;
@@ -19,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use basalt_auth::Authenticator;
 use basalt_columnar::{ColdConfig, ColdStore, TieredLog, TieredPartition};
 use basalt_log::{Disk, Log, LogConfig, RealDisk, SystemClock};
 use basalt_proto::{Offset, PartitionId, TopicName};
@@ -44,7 +46,7 @@ pub(crate) async fn shared(adjust: impl FnOnce(&mut ServerConfig)) -> (TempDir, 
     let mut config = ServerConfig::default();
     adjust(&mut config);
     config.validate().unwrap();
-    (dir, Arc::new(Shared::new(config, log)))
+    (dir, Arc::new(Shared::new(config, log, None)))
 }
 
 /// The two ends of a connection: the peer's and the server's.
@@ -105,6 +107,17 @@ impl Harness {
         adjust: impl FnOnce(&mut ServerConfig),
         http: Option<Arc<dyn HttpHandler>>,
     ) -> Self {
+        Self::start_guarded(dir, disk, adjust, http, None).await
+    }
+
+    /// Which serves users of the authenticator's alone, if there is one.
+    async fn start_guarded(
+        dir: TempDir,
+        disk: Arc<dyn Disk>,
+        adjust: impl FnOnce(&mut ServerConfig),
+        http: Option<Arc<dyn HttpHandler>>,
+        authenticator: Option<Authenticator>,
+    ) -> Self {
         let root = dir.path().join("data");
         let log = open_log(&root, disk).await;
         let mut config = ServerConfig {
@@ -112,7 +125,9 @@ impl Harness {
             ..ServerConfig::default()
         };
         adjust(&mut config);
-        let server = Server::bind(config, Arc::clone(&log), http).await.unwrap();
+        let server = Server::bind(config, Arc::clone(&log), http, authenticator)
+            .await
+            .unwrap();
         let trigger = ShutdownTrigger::new();
         let address = server.local_addresses()[0];
         let (counters, shared) = (server.counters(), server.shared());
@@ -226,6 +241,16 @@ impl Harness {
     /// Stops and checks that nothing panicked and no connection is left.
     async fn stop(self) {
         drop(self.stop_and_keep().await);
+    }
+
+    /// Ends as a process does that is killed, once its disk takes no change any more; the folder stays.
+    async fn die(self) -> TempDir {
+        self.trigger.trigger();
+        // Nothing can be finished.
+        let _ = patient(self.running).await;
+        let _ = self.log.shutdown().await;
+        let _ = self.log.log().close();
+        self.dir
     }
 
     /// The folder stays.

@@ -23,7 +23,7 @@ pub use request::{
     ProduceRequest, Request, Start,
 };
 pub use response::{
-    CommittedResponse, CoolTopicResponse, EmptyResponse, ErrorResponse,
+    AuthenticateResponse, CommittedResponse, CoolTopicResponse, EmptyResponse, ErrorResponse,
     FETCH_RESPONSE_HEADER_BYTES, FetchResponseHeader, GroupEntry, GroupsResponse,
     ListOffsetsResponse, MetadataResponse, PartitionMetadata, ProduceResponse, ResponseBody,
     TopicMetadata, encode_error, encode_fetch_header, encode_response,

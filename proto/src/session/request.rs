@@ -24,6 +24,7 @@ const PING: u8 = 12;
 const OPTIONS: u8 = 13;
 const SEEK: u8 = 14;
 const ADD_PARTITIONS: u8 = 15;
+const AUTHENTICATE: u8 = 16;
 
 /// Configuration as keys and values, in the sender's order. Keys are at most 255 bytes, values 65,535.
 pub type ConfigPairs = Vec<(String, String)>;
@@ -207,6 +208,13 @@ pub enum Request<'a> {
         /// [`NO_MAX_QUEUE_WAIT`] never refuses, which is where every connection begins.
         max_queue_wait_ms: u32,
     },
+    /// 16 -> [`super::AuthenticateResponse`]: a step of a SASL exchange (RFC 4422), before any other request.
+    Authenticate {
+        /// Of the SASL registry, the same one in each step of an exchange; at most 255 bytes.
+        mechanism: &'a str,
+        /// The client's message.
+        message: &'a [u8],
+    },
 }
 
 impl<'a> Request<'a> {
@@ -229,6 +237,7 @@ impl<'a> Request<'a> {
             Self::Ping => PING,
             Self::Options { .. } => OPTIONS,
             Self::Seek { .. } => SEEK,
+            Self::Authenticate { .. } => AUTHENTICATE,
         }
     }
 
@@ -305,6 +314,10 @@ impl<'a> Request<'a> {
             PING => Self::Ping,
             OPTIONS => Self::Options {
                 max_queue_wait_ms: fields.u32("max_queue_wait_ms")?,
+            },
+            AUTHENTICATE => Self::Authenticate {
+                mechanism: fields.short_text("mechanism")?,
+                message: fields.rest(),
             },
             found => return Err(SessionError::UnknownRequest { found }),
         };
@@ -402,6 +415,10 @@ impl<'a> Request<'a> {
             Self::Ping => {}
             Self::Options { max_queue_wait_ms } => {
                 out.extend_from_slice(&max_queue_wait_ms.to_be_bytes());
+            }
+            Self::Authenticate { mechanism, message } => {
+                put_name(out, head(mechanism, usize::from(u8::MAX)));
+                out.extend_from_slice(message);
             }
         }
     }

@@ -443,6 +443,30 @@ impl ResponseBody for GroupsResponse {
     }
 }
 
+/// The server's part of a step of an exchange. On the wire: u8 done, then the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AuthenticateResponse {
+    /// Whether the client has proved who it is; if not, it is to answer.
+    pub done: bool,
+    /// The server's message.
+    pub message: Vec<u8>,
+}
+
+impl ResponseBody for AuthenticateResponse {
+    fn encode_body(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(self.done));
+        out.extend_from_slice(&self.message);
+    }
+
+    fn decode(body: &[u8]) -> Result<Self, SessionError> {
+        let mut fields = Fields::new(body);
+        Ok(Self {
+            done: fields.flag("done")?,
+            message: fields.rest().to_vec(),
+        })
+    }
+}
+
 /// Writes a 4-byte count. Lists live in memory, where 2^32 entries of these do not fit.
 fn put_count(out: &mut Vec<u8>, count: usize) {
     out.extend_from_slice(&u32::try_from(count).unwrap_or(u32::MAX).to_be_bytes());

@@ -404,6 +404,13 @@ fn requests_that_administer() {
             max_queue_wait_ms: 250,
         },
     );
+    request_case(
+        "request-v1-authenticate",
+        &Request::Authenticate {
+            mechanism: "SCRAM-SHA-256",
+            message: b"n,,n=user,r=x",
+        },
+    );
 }
 
 /// The body of a response vector, once its header is checked.
@@ -450,6 +457,11 @@ fn fetch_case(name: &str, header: FetchResponseHeader, frames: &[u8]) {
 #[test]
 fn responses() {
     response_case("response-v1-empty", &EmptyResponse);
+    let asked_on = AuthenticateResponse {
+        done: false,
+        message: b"r=xy,s=QQ==,i=4096".to_vec(),
+    };
+    response_case("response-v1-authenticate", &asked_on);
     let produced = ProduceResponse {
         base_offset: Offset(40),
         end_offset: Offset(42),

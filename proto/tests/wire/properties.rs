@@ -333,6 +333,12 @@ fn requests() -> impl Strategy<Value = Request<'static>> {
         prop::option::of(groups()).prop_map(|group| Request::Groups { group }),
         Just(Request::Ping),
         any::<u32>().prop_map(|max_queue_wait_ms| Request::Options { max_queue_wait_ms }),
+        proptest::sample::select(vec!["PLAIN", "SCRAM-SHA-256"]).prop_map(|mechanism| {
+            Request::Authenticate {
+                mechanism,
+                message: b"n,,n=user,r=x",
+            }
+        }),
     ]
 }
 
@@ -359,12 +365,13 @@ fn requests_come_back_and_every_cut_is_refused() {
             prop_assert_eq!(header.body_bytes as usize, body.len());
             prop_assert_eq!(&Request::decode(header.kind, body).unwrap(), &request);
 
-            // The frames of a produce request are whatever is left, so only what stands before them can be cut off.
-            let fixed = if let Request::Produce(_) = &request {
-                body.len() - frames.len()
-            } else {
-                body.len()
+            // What is whatever is left cannot be cut off, only what stands before it.
+            let rest = match &request {
+                Request::Produce(request) => request.frames.len(),
+                Request::Authenticate { message, .. } => message.len(),
+                _ => 0,
             };
+            let fixed = body.len() - rest;
             for cut in 0..fixed {
                 let refused = Request::decode(header.kind, &body[..cut]);
                 prop_assert!(
@@ -372,7 +379,7 @@ fn requests_come_back_and_every_cut_is_refused() {
                     "{cut}: {refused:?}"
                 );
             }
-            if !matches!(request, Request::Produce(_)) {
+            if !matches!(request, Request::Produce(_) | Request::Authenticate { .. }) {
                 let longer = [body, &[0]].concat();
                 prop_assert_eq!(
                     Request::decode(header.kind, &longer),

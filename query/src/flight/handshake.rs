@@ -1,16 +1,25 @@
-//! The handshake: basic or bearer in, a bearer token out.
+//! The handshake: basic or bearer in, a bearer token out. Whoever guards the service has looked at what came in, and says which token
+//! goes out.
 
 use arrow_flight::HandshakeResponse;
 use bytes::Bytes;
 use tonic::metadata::{Ascii, MetadataMap, MetadataValue};
-use tonic::{Response, Status};
+use tonic::{Request, Response, Status};
+
+/// What a handshake is to answer, in the extensions of its request: put there by whoever found out who asks.
+#[derive(Debug, Clone)]
+pub struct BearerToken(pub String);
 
 /// The token of everybody while authentication is off.
 const ANONYMOUS: &str = "Bearer anonymous";
 
 /// The answer to a handshake: the token stands in the `authorization` header, where drivers look, and in the payload.
-pub(super) fn answer(request: &MetadataMap) -> Result<Response<HandshakeResponse>, Status> {
-    let bearer = bearer(request)?;
+pub(super) fn answer<T>(request: &Request<T>) -> Result<Response<HandshakeResponse>, Status> {
+    let bearer = match request.extensions().get::<BearerToken>() {
+        Some(BearerToken(token)) => MetadataValue::try_from(format!("Bearer {token}"))
+            .map_err(|_| Status::internal("the token is no text of a header"))?,
+        None => bearer(request.metadata())?,
+    };
     let token = bearer
         .to_str()
         .ok()
@@ -50,9 +59,10 @@ mod tests {
     use super::*;
 
     fn token(header: Option<&'static str>) -> Result<String, tonic::Code> {
-        let mut request = MetadataMap::new();
+        let mut request = Request::new(());
         if let Some(header) = header {
-            request.insert("authorization", MetadataValue::from_static(header));
+            let value = MetadataValue::from_static(header);
+            request.metadata_mut().insert("authorization", value);
         }
         let response = answer(&request).map_err(|status| status.code())?;
         let header = response

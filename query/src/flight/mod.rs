@@ -5,7 +5,7 @@
 //! ticket and a prepared statement's handle are the statement itself and the values bound to it ([`ticket`], [`bind`]), planned
 //! again when they are used. A ticket also has the id by which its query can be cancelled.
 //!
-//! Authentication is off: a handshake is answered with a token that is never asked for again.
+//! Who asks is not looked at here: a handshake answers the token that it is given for its caller ([`BearerToken`]), or one for everybody.
 
 mod actions;
 mod bind;
@@ -29,6 +29,7 @@ use tonic::codegen::{BoxFuture, Context, Poll, Service, http};
 use tonic::server::NamedService;
 
 use crate::QueryEngine;
+pub use handshake::BearerToken;
 use service::FlightSqlServer;
 
 const GET_SCHEMA: &str = "/arrow.flight.protocol.FlightService/GetSchema";

@@ -162,7 +162,7 @@ impl FlightSqlService for FlightSqlServer {
         Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>,
         Status,
     > {
-        let answer = handshake::answer(request.metadata())?;
+        let answer = handshake::answer(&request)?;
         Ok(answer.map(|message| stream::iter([Ok(message)]).boxed() as _))
     }
 

@@ -34,6 +34,7 @@ use kafka_protocol::messages::{
     DescribeTransactionsRequest, EndTxnRequest, FindCoordinatorRequest, HeartbeatRequest,
     IncrementalAlterConfigsRequest, InitProducerIdRequest, LeaveGroupRequest, ListGroupsRequest,
     ListOffsetsRequest, ListTransactionsRequest, OffsetDeleteRequest, OffsetFetchRequest,
+    SaslAuthenticateRequest, SaslHandshakeRequest,
 };
 
 use super::*;
@@ -120,6 +121,13 @@ type Put<'a> = &'a mut dyn FnMut(ApiKey, &[i16], &dyn Fn(i16) -> Box<dyn Body>);
 
 /// Those about topics' settings and partitions.
 fn put_settings_requests(put: Put<'_>) {
+    put(ApiKey::SaslHandshake, &[0, 1], &|_| {
+        Box::new(SaslHandshakeRequest::default().with_mechanism(text("PLAIN")))
+    });
+    put(ApiKey::SaslAuthenticate, &[0, 2], &|_| {
+        let message = Bytes::from_static(b"\0alice\0secret");
+        Box::new(SaslAuthenticateRequest::default().with_auth_bytes(message))
+    });
     put(ApiKey::DescribeConfigs, &[1, 4], &|_| {
         let resource = DescribeConfigsResource::default()
             .with_resource_type(2)

@@ -4,6 +4,7 @@
 mod admin;
 mod compacted;
 mod consumer_protocol;
+mod crashed_transactions;
 mod fetch;
 mod groups;
 mod hostile;
@@ -31,8 +32,8 @@ use kafka_protocol::protocol::{Decodable, Encodable, StrBytes};
 use super::*;
 
 /// A Kafka client's end of a connection.
-struct Client {
-    peer: Peer,
+pub(super) struct Client {
+    pub(super) peer: Peer,
     next_id: i32,
 }
 
@@ -41,7 +42,7 @@ fn name(topic: &str) -> KafkaName {
 }
 
 impl Client {
-    async fn connect(harness: &Harness) -> Self {
+    pub(super) async fn connect(harness: &Harness) -> Self {
         Self {
             peer: harness.connect().await,
             next_id: 7,
@@ -49,7 +50,7 @@ impl Client {
     }
 
     /// Sends a request; its correlation id.
-    async fn send(&mut self, key: ApiKey, version: i16, body: &impl Encodable) -> i32 {
+    pub(super) async fn send(&mut self, key: ApiKey, version: i16, body: &impl Encodable) -> i32 {
         let bytes = encoded(key, version, self.next_id, body);
         self.next_id += 1;
         self.peer.send(&bytes).await;
@@ -57,17 +58,22 @@ impl Client {
     }
 
     /// An answer without its length.
-    async fn answer(&mut self) -> Vec<u8> {
+    pub(super) async fn answer(&mut self) -> Vec<u8> {
         let length = self.peer.exact(4).await;
         let length = u32::from_be_bytes(length.try_into().unwrap());
         self.peer.exact(length as usize).await
     }
 
-    async fn receive<T: Decodable>(&mut self, key: ApiKey, version: i16, id: i32) -> T {
+    pub(super) async fn receive<T: Decodable>(&mut self, key: ApiKey, version: i16, id: i32) -> T {
         decoded(&self.answer().await, key, version, id)
     }
 
-    async fn call<T: Decodable>(&mut self, key: ApiKey, version: i16, body: &impl Encodable) -> T {
+    pub(super) async fn call<T: Decodable>(
+        &mut self,
+        key: ApiKey,
+        version: i16,
+        body: &impl Encodable,
+    ) -> T {
         let id = self.send(key, version, body).await;
         self.receive(key, version, id).await
     }
@@ -108,7 +114,7 @@ impl Client {
     }
 }
 
-fn encoded(key: ApiKey, version: i16, id: i32, body: &impl Encodable) -> Vec<u8> {
+pub(super) fn encoded(key: ApiKey, version: i16, id: i32, body: &impl Encodable) -> Vec<u8> {
     let mut out = vec![0; 4];
     out.extend_from_slice(&(key as i16).to_be_bytes());
     out.extend_from_slice(&version.to_be_bytes());

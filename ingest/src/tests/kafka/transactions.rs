@@ -39,6 +39,14 @@ pub(super) struct Producer {
 }
 
 impl Producer {
+    pub(super) const fn producer_id(&self) -> i64 {
+        self.producer_id
+    }
+
+    pub(super) const fn epoch(&self) -> i16 {
+        self.epoch
+    }
+
     fn batch(&mut self, values: &[&str]) -> Vec<u8> {
         let fields = BatchFields {
             attributes: TRANSACTIONAL,
@@ -92,7 +100,7 @@ pub(super) fn nobody() -> Producer {
 }
 
 impl Client {
-    async fn init(&mut self, id: &'static str, version: i16) -> Producer {
+    pub(super) async fn init(&mut self, id: &'static str, version: i16) -> Producer {
         self.init_for(id, version, TIMEOUT_MS).await.unwrap()
     }
 
@@ -118,7 +126,12 @@ impl Client {
         }
     }
 
-    async fn add(&mut self, producer: &Producer, version: i16, topics: &[&str]) -> Vec<i16> {
+    pub(super) async fn add(
+        &mut self,
+        producer: &Producer,
+        version: i16,
+        topics: &[&str],
+    ) -> Vec<i16> {
         let request = add_request(producer, topics);
         let told: AddPartitionsToTxnResponse = self
             .call(ApiKey::AddPartitionsToTxn, version, &request)
@@ -130,7 +143,7 @@ impl Client {
             .collect()
     }
 
-    async fn end(&mut self, producer: &Producer, version: i16, committed: bool) -> i16 {
+    pub(super) async fn end(&mut self, producer: &Producer, version: i16, committed: bool) -> i16 {
         let request = EndTxnRequest::default()
             .with_transactional_id(text(producer.id).into())
             .with_producer_id(producer.producer_id.into())
@@ -141,7 +154,12 @@ impl Client {
     }
 
     /// Produces under a transactional id; the code.
-    async fn write(&mut self, producer: &mut Producer, topic: &str, values: &[&str]) -> i16 {
+    pub(super) async fn write(
+        &mut self,
+        producer: &mut Producer,
+        topic: &str,
+        values: &[&str],
+    ) -> i16 {
         let batch = producer.batch(values);
         let request = produce_request(topic, -1, &[(0, &batch)])
             .with_transactional_id(Some(text(producer.id).into()));
@@ -150,7 +168,7 @@ impl Client {
     }
 
     /// What a consumer reads who leaves out what is not committed, and all that is there.
-    async fn seen(&mut self, version: i16, topic: &str) -> [Vec<String>; 2] {
+    pub(super) async fn seen(&mut self, version: i16, topic: &str) -> [Vec<String>; 2] {
         let mut seen = [Vec::new(), Vec::new()];
         for (isolation, values) in [1, 0].into_iter().zip(&mut seen) {
             let mut offset = 0;
@@ -169,7 +187,7 @@ impl Client {
         seen
     }
 
-    async fn latest(&mut self, topic: &str, isolation: i8) -> i64 {
+    pub(super) async fn latest(&mut self, topic: &str, isolation: i8) -> i64 {
         let partition = ListOffsetsPartition::default().with_timestamp(-1);
         let topic = ListOffsetsTopic::default()
             .with_name(name(topic))
@@ -182,7 +200,7 @@ impl Client {
     }
 
     /// Offset and error of group g in topic in.
-    async fn handled(&mut self, require_stable: bool) -> (i64, i16) {
+    pub(super) async fn handled(&mut self, require_stable: bool) -> (i64, i16) {
         let topic = OffsetFetchRequestTopics::default()
             .with_name(name("in"))
             .with_partition_indexes(vec![0]);
@@ -244,7 +262,7 @@ fn committed(data: &PartitionData, leaves_out: bool) -> Found {
     found
 }
 
-async fn topics(client: &mut Client, names: &[&str]) {
+pub(super) async fn topics(client: &mut Client, names: &[&str]) {
     for topic in names {
         client.metadata(9, topic).await;
     }

@@ -26,7 +26,10 @@ async fn versions_are_told_in_every_version_there_is() {
         // Older librdkafka compresses nothing unless 0 is there.
         assert_eq!(range(ApiKey::Produce), Some((0, 11)));
         assert_eq!(range(ApiKey::Metadata), Some((0, 12)));
+        assert_eq!(range(ApiKey::Fetch), Some((4, 17)));
         assert_eq!(range(ApiKey::InitProducerId), Some((0, 4)));
+        assert_eq!(range(ApiKey::SaslHandshake), Some((0, 1)));
+        assert_eq!(range(ApiKey::SaslAuthenticate), Some((0, 2)));
         // Older librdkafka joins no group unless 0 is there.
         for key in [ApiKey::JoinGroup, ApiKey::SyncGroup, ApiKey::Heartbeat] {
             assert_eq!(range(key).map(|(first, _)| first), Some(0));
