@@ -4,6 +4,7 @@ and by the consumer protocol (KIP-848) with those of the one that has it."""
 
 import asyncio
 import collections
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -20,6 +21,7 @@ import kafka.structs
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
 from basalt_server import expect, serving
+from compatibility import record
 
 PARTITIONS = 6
 PATIENCE = 60.0
@@ -302,6 +304,9 @@ def main() -> None:
         for group in ["classic", "uniform", "range", "rewound"]:
             admin.delete_consumer_groups([group])[group].result(PATIENCE)
         expect(server.sql("SELECT * FROM sys.groups"), [], "a group without members is deleted")
+        record("confluent-kafka", importlib.metadata.version("confluent-kafka"), groups="range, KIP-848 (uniform, range)")
+        record("kafka-python", importlib.metadata.version("kafka-python"), groups="range")
+        record("aiokafka", importlib.metadata.version("aiokafka"), groups="range")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """Kafka clients: every codec, headers, null and empty values, records of 1 byte and 8 MiB; written by each client, read by all of
-them, by offset and by time, hot and cold; topics made, described, altered and deleted. Ends with a table of what was run."""
+them, by offset and by time, hot, half cold and cold; topics made, described, altered and deleted;
+transactions."""
 
 import asyncio
 import dataclasses
 import importlib.metadata
-import sys
 import time
 
 import aiokafka
@@ -15,11 +15,23 @@ import kafka
 import kafka.admin
 
 from basalt_server import expect, serving
+from compatibility import record
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 MAX_BYTES = 16 << 20
 START_MS = 1_700_000_000_000
 PATIENCE = 60.0
+
+
+# Every third transaction is aborted, the first one among them; the last is not, and commits its number as an offset of a group.
+TRANSACTIONS = 9
+
+
+def transacted(number: int, part: int) -> bytes:
+    return b"transaction %d part %d" % (number, part)
+
+
+COMMITTED = [transacted(number, part) for number in range(TRANSACTIONS) if number % 3 for part in range(10)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +59,18 @@ def records() -> list[Record]:
 
 RECORDS = records()
 SEEKS = [0, 4, 5, 6, 300, len(RECORDS) - 1]
+# Each topic is written once, cooled, written again, and cooled again.
+COPIES = {"hot": 1, "half cold": 2, "cold": 2}
 
 
 class Confluent:
     name = "confluent-kafka"
+    administers = "create, describe, alter, delete"
 
     def __init__(self, address: str):
         self.common = {"bootstrap.servers": address}
 
-    def produce(self, topic: str, codec: str) -> None:
+    def produce(self, topic: str, codec: str, first: int) -> None:
         producer = confluent_kafka.Producer(
             {
                 **self.common,
@@ -90,12 +105,12 @@ class Confluent:
             }
         )
 
-    def consume(self, topic: str, offset: int) -> list[Record]:
+    def consume(self, topic: str, offset: int, end: int) -> list[Record]:
         consumer = self.consumer()
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, offset)])
         found = []
         deadline = time.monotonic() + PATIENCE
-        while len(found) < len(RECORDS) - offset and time.monotonic() < deadline:
+        while len(found) < end - offset and time.monotonic() < deadline:
             for message in consumer.consume(500, 1.0):
                 if message.error():
                     raise AssertionError(f"{self.name}: {message.error()}")
@@ -139,6 +154,35 @@ class Confluent:
         admin.delete_topics([topic])[topic].result(PATIENCE)
         expect(topic in admin.list_topics(timeout=PATIENCE).topics, False, f"{self.name}: its topic is gone")
 
+    def transact(self, topic: str) -> None:
+        producer = confluent_kafka.Producer({**self.common, "transactional.id": f"{topic}-id"})
+        producer.init_transactions(PATIENCE)
+        for number in range(TRANSACTIONS):
+            producer.begin_transaction()
+            for part in range(10):
+                producer.produce(topic, transacted(number, part), partition=0)
+            if number % 3 == 0:
+                # So that there is something to abort.
+                producer.flush(PATIENCE)
+                producer.abort_transaction(PATIENCE)
+            else:
+                place = confluent_kafka.TopicPartition(topic, 0, number)
+                group = confluent_kafka.Consumer({**self.common, "group.id": topic})
+                producer.send_offsets_to_transaction([place], group.consumer_group_metadata(), PATIENCE)
+                group.close()
+                producer.commit_transaction(PATIENCE)
+
+    def committed(self, topic: str) -> tuple[list[bytes], int]:
+        consumer = confluent_kafka.Consumer({**self.common, "group.id": topic, "isolation.level": "read_committed", "enable.auto.commit": False})
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        values = []
+        deadline = time.monotonic() + PATIENCE
+        while len(values) < len(COMMITTED) and time.monotonic() < deadline:
+            values += [message.value() for message in consumer.consume(100, 1.0)]
+        [at] = consumer.committed([confluent_kafka.TopicPartition(topic, 0)], PATIENCE)
+        consumer.close()
+        return values, at.offset
+
     def commit(self, topic: str) -> int:
         settings = {**self.common, "group.id": "confluent-group", "enable.auto.commit": False}
         consumer = confluent_kafka.Consumer(settings)
@@ -152,11 +196,12 @@ class Confluent:
 
 class KafkaPython:
     name = "kafka-python"
+    administers = "create, describe, delete"
 
     def __init__(self, address: str):
         self.common = {"bootstrap_servers": address}
 
-    def produce(self, topic: str, codec: str) -> None:
+    def produce(self, topic: str, codec: str, first: int) -> None:
         producer = kafka.KafkaProducer(
             **self.common,
             compression_type=None if codec == "none" else codec,
@@ -178,7 +223,7 @@ class KafkaPython:
         ]
         offsets = [future.get(PATIENCE).offset for future in sent]
         producer.close()
-        expect(offsets, list(range(len(RECORDS))), f"{self.name}: offsets in {topic}")
+        expect(offsets, list(range(first, first + len(RECORDS))), f"{self.name}: offsets in {topic}")
 
     def consumer(self) -> kafka.KafkaConsumer:
         return kafka.KafkaConsumer(
@@ -188,7 +233,7 @@ class KafkaPython:
             consumer_timeout_ms=int(PATIENCE * 1000),
         )
 
-    def consume(self, topic: str, offset: int) -> list[Record]:
+    def consume(self, topic: str, offset: int, end: int) -> list[Record]:
         consumer = self.consumer()
         place = kafka.TopicPartition(topic, 0)
         consumer.assign([place])
@@ -198,7 +243,7 @@ class KafkaPython:
             expect_quietly(message.offset, offset + len(found), "offset")
             headers = tuple(message.headers)
             found.append(Record(message.key, message.value, headers, message.timestamp))
-            if len(found) == len(RECORDS) - offset:
+            if len(found) == end - offset:
                 break
         consumer.close()
         return found
@@ -227,6 +272,42 @@ class KafkaPython:
         expect(topic in admin.list_topics(), False, f"{self.name}: its topic is gone")
         admin.close()
 
+    def transact(self, topic: str) -> None:
+        producer = kafka.KafkaProducer(**self.common, transactional_id=f"{topic}-id")
+        producer.init_transactions()
+        for number in range(TRANSACTIONS):
+            producer.begin_transaction()
+            sent = [producer.send(topic, transacted(number, part), partition=0) for part in range(10)]
+            for future in sent:
+                future.get(PATIENCE)
+            if number % 3 == 0:
+                producer.abort_transaction()
+            else:
+                place = {kafka.TopicPartition(topic, 0): kafka.OffsetAndMetadata(number, "", -1)}
+                producer.send_offsets_to_transaction(place, topic)
+                producer.commit_transaction()
+        producer.close()
+
+    def committed(self, topic: str) -> tuple[list[bytes], int]:
+        consumer = kafka.KafkaConsumer(
+            **self.common,
+            group_id=topic,
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            consumer_timeout_ms=int(PATIENCE * 1000),
+        )
+        place = kafka.TopicPartition(topic, 0)
+        consumer.assign([place])
+        consumer.seek(place, 0)
+        values = []
+        for message in consumer:
+            values.append(message.value)
+            if len(values) == len(COMMITTED):
+                break
+        at = consumer.committed(place)
+        consumer.close()
+        return values, at
+
     def commit(self, topic: str) -> int:
         consumer = kafka.KafkaConsumer(**self.common, group_id="kafka-python-group", enable_auto_commit=False)
         place = kafka.TopicPartition(topic, 0)
@@ -239,14 +320,15 @@ class KafkaPython:
 
 class Aiokafka:
     name = "aiokafka"
+    administers = "create, describe, delete"
 
     def __init__(self, address: str):
         self.common = {"bootstrap_servers": address}
 
-    def produce(self, topic: str, codec: str) -> None:
-        asyncio.run(self._produce(topic, codec))
+    def produce(self, topic: str, codec: str, first: int) -> None:
+        asyncio.run(self._produce(topic, codec, first))
 
-    async def _produce(self, topic: str, codec: str) -> None:
+    async def _produce(self, topic: str, codec: str, first: int) -> None:
         producer = aiokafka.AIOKafkaProducer(
             **self.common,
             compression_type=None if codec == "none" else codec,
@@ -268,7 +350,7 @@ class Aiokafka:
         ]
         offsets = [(await future).offset for future in sent]
         await producer.stop()
-        expect(offsets, list(range(len(RECORDS))), f"{self.name}: offsets in {topic}")
+        expect(offsets, list(range(first, first + len(RECORDS))), f"{self.name}: offsets in {topic}")
 
     def _with_consumer(self, work, **settings):
         async def run():
@@ -283,13 +365,13 @@ class Aiokafka:
 
         return asyncio.run(run())
 
-    def consume(self, topic: str, offset: int) -> list[Record]:
+    def consume(self, topic: str, offset: int, end: int) -> list[Record]:
         async def work(consumer):
             place = aiokafka.TopicPartition(topic, 0)
             consumer.assign([place])
             consumer.seek(place, offset)
             found = []
-            while len(found) < len(RECORDS) - offset:
+            while len(found) < end - offset:
                 message = await asyncio.wait_for(consumer.getone(), PATIENCE)
                 expect_quietly(message.offset, offset + len(found), "offset")
                 found.append(Record(message.key, message.value, tuple(message.headers), message.timestamp))
@@ -328,6 +410,35 @@ class Aiokafka:
 
         asyncio.run(run())
 
+    def transact(self, topic: str) -> None:
+        asyncio.run(self._transact(topic))
+
+    async def _transact(self, topic: str) -> None:
+        producer = aiokafka.AIOKafkaProducer(**self.common, transactional_id=f"{topic}-id")
+        await producer.start()
+        for number in range(TRANSACTIONS):
+            await producer.begin_transaction()
+            for part in range(10):
+                await producer.send_and_wait(topic, transacted(number, part), partition=0)
+            if number % 3 == 0:
+                await producer.abort_transaction()
+            else:
+                await producer.send_offsets_to_transaction({aiokafka.TopicPartition(topic, 0): number}, topic)
+                await producer.commit_transaction()
+        await producer.stop()
+
+    def committed(self, topic: str) -> tuple[list[bytes], int]:
+        async def work(consumer):
+            place = aiokafka.TopicPartition(topic, 0)
+            consumer.assign([place])
+            consumer.seek(place, 0)
+            values = []
+            while len(values) < len(COMMITTED):
+                values.append((await asyncio.wait_for(consumer.getone(), PATIENCE)).value)
+            return values, await consumer.committed(place)
+
+        return self._with_consumer(work, group_id=topic, isolation_level="read_committed")
+
     def commit(self, topic: str) -> int:
         async def work(consumer):
             place = aiokafka.TopicPartition(topic, 0)
@@ -346,17 +457,20 @@ def expect_quietly(found, expected, what: str) -> None:
 def check_reading(client, topic: str, temperature: str) -> None:
     """From the beginning; what the client wrote itself uncompressed, and by the last codec, also from other offsets."""
     own = topic in [f"{client.name}-{codec}" for codec in (CODECS[0], CODECS[-1])]
+    copies = COPIES[temperature]
     offsets = SEEKS if own else SEEKS[:1]
+    if own and copies == 2:
+        offsets = [*offsets, len(RECORDS), len(RECORDS) + 5]
     for offset in offsets:
-        found = client.consume(topic, offset)
-        expected = RECORDS[offset:]
+        expected = (RECORDS * copies)[offset:]
+        found = client.consume(topic, offset, offset + len(expected))
         differing = [n for n, pair in enumerate(zip(found, expected)) if pair[0] != pair[1]]
         expect_quietly((len(found), differing), (len(expected), []), f"{client.name}: {topic} from {offset}")
     print(f"ok: {client.name} reads {topic}, {temperature}, from {offsets}")
 
 
-def check_times(client, topic: str) -> None:
-    expect_quietly(client.ends(topic), (0, len(RECORDS)), f"{client.name}: ends of {topic}")
+def check_times(client, topic: str, temperature: str) -> None:
+    expect_quietly(client.ends(topic), (0, COPIES[temperature] * len(RECORDS)), f"{client.name}: ends of {topic}")
     for timestamp_ms, offset in [
         (0, 0),
         (START_MS, 0),
@@ -366,7 +480,22 @@ def check_times(client, topic: str) -> None:
         (START_MS + 10 * len(RECORDS), None),
     ]:
         expect_quietly(client.offset_at(topic, timestamp_ms), offset, f"{client.name}: {topic} at {timestamp_ms}")
-    print(f"ok: {client.name} finds times in {topic}")
+    print(f"ok: {client.name} finds times in {topic}, {temperature}")
+
+
+def check_transactions(server, clients) -> None:
+    topics = [f"transactions-{client.name}" for client in clients]
+    for client, topic in zip(clients, topics):
+        server.run("topic", "create", topic)
+        client.transact(topic)
+    for temperature in ["hot", "cold"]:
+        for topic in topics:
+            for client in clients:
+                found = client.committed(topic)
+                expect_quietly(found, (COMMITTED, TRANSACTIONS - 1), f"{client.name}: what is committed in {topic}, {temperature}")
+            print(f"ok: all read what is committed in {topic}, {temperature}")
+            expect(server.sql(f'SELECT count(*) AS rows FROM "{topic}"'), [{"rows": len(COMMITTED)}], f"so does SQL, {temperature}")
+            server.run("topic", "cool", topic, "--wait")
 
 
 def main() -> None:
@@ -376,26 +505,38 @@ def main() -> None:
         for client in clients:
             for codec in CODECS:
                 topic = f"{client.name}-{codec}"
-                client.produce(topic, codec)
+                client.produce(topic, codec, 0)
                 topics.append(topic)
-        for temperature in ["hot", "cold"]:
-            if temperature == "cold":
+        for temperature in COPIES:
+            if temperature != "hot":
                 for topic in topics:
                     server.run("topic", "cool", topic, "--wait")
+            if temperature == "half cold":
+                for client in clients:
+                    for codec in CODECS:
+                        client.produce(f"{client.name}-{codec}", codec, len(RECORDS))
             for topic in topics:
                 for client in clients:
                     check_reading(client, topic, temperature)
             for client in clients:
-                check_times(client, topics[0])
-                check_times(client, topics[-1])
+                check_times(client, topics[0], temperature)
+                check_times(client, topics[-1], temperature)
+        check_transactions(server, clients)
         for client in clients:
             client.administer()
             expect(client.commit(topics[0]), 7, f"{client.name}: an offset it committed")
-        print("\n| client | version | codecs | offsets | times | topics | commits |\n|---|---|---|---|---|---|---|")
-        for client in clients:
-            version = importlib.metadata.version(client.name)
-            print(f"| {client.name} | {version} | {', '.join(CODECS)} | yes | yes | yes | yes |")
-        print(f"librdkafka {confluent_kafka.libversion()[0]}, Python {sys.version.split()[0]}")
+            record(
+                client.name,
+                importlib.metadata.version(client.name),
+                codecs=", ".join(CODECS),
+                records="null, empty, repeated headers, 1 byte to 8 MiB",
+                where=", ".join(COPIES),
+                offsets="seek, commit",
+                times="yes",
+                idempotent="yes",
+                transactions="commit, abort, offsets",
+                administration=client.administers,
+            )
 
 
 if __name__ == "__main__":

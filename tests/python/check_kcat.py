@@ -1,10 +1,12 @@
 """kcat (librdkafka on the command line) produces, consumes from offsets, by time and in a group, and lists, hot and cold."""
 
 import os
+import re
 import shutil
 import subprocess
 
 from basalt_server import expect, serving
+from compatibility import record
 
 # A program that lives somewhere else may need libraries from there.
 KCAT = os.environ.get("KCAT", "kcat")
@@ -41,6 +43,18 @@ def main() -> None:
         ends = kcat("-Q", "-t", "kcat-none:0:0", "-t", "kcat-lz4:0:4000000000000")
         expect(sorted(line.split()[-1] for line in ends.splitlines()), ["-1", "0"], "offsets by time")
         expect('topic "kcat-zstd" with 1 partitions' in kcat("-L"), True, "topics are listed")
+        [version] = re.findall(r"Version (\S+) .*librdkafka (\S+) ", subprocess.run([KCAT, "-V"], capture_output=True, text=True).stdout)
+        record(
+            "kcat",
+            f"{version[0]} (librdkafka {version[1]})",
+            codecs=", ".join(CODECS),
+            records="keys, headers",
+            where="half cold, cold",
+            offsets="seek",
+            times="yes",
+            groups="range",
+            administration="list",
+        )
 
 
 if __name__ == "__main__":
