@@ -151,6 +151,10 @@ func shown(record *kgo.Record) string {
 // Compares what is there with what was written, from several places.
 func read(codec, where string) {
 	written := records(codec)
+	if where == "hot" {
+		// The second half is not there yet.
+		written = written[:len(written)/2]
+	}
 	for _, from := range []int{0, 3, len(written) / 2, len(written) - 1} {
 		for at, record := range consumed(topicOf(codec), kgo.NewOffset().At(int64(from)), len(written)-from) {
 			if int(record.Offset) != from+at || shown(record) != shown(written[from+at]) {

@@ -34,7 +34,7 @@ def main() -> None:
             version,
             codecs=", ".join(CODECS),
             records="null, empty, repeated headers, 1 byte to 8 MiB",
-            where="half cold, cold",
+            where="hot, half cold, cold",
             offsets="seek, commit",
             times="yes",
             groups="cooperative",
@@ -57,6 +57,8 @@ def check(program: pathlib.Path) -> None:
 
         topics = [f"go-{codec}" for codec in CODECS]
         go("write", "first")
+        for codec in CODECS:
+            go("read", codec, "hot")
         cool(*topics)
         go("write", "second")
         for codec in CODECS:
