@@ -267,6 +267,7 @@ pub(super) fn describe(
     let results = resources.map(|resource| {
         let (kind, name) = (resource.resource_type, resource.resource_name);
         let result = DescribeConfigsResult::default()
+            .with_error_message(None)
             .with_resource_type(kind)
             .with_resource_name(name.clone());
         let settings = match kind {
@@ -321,6 +322,7 @@ pub(super) async fn alter(shared: &Shared, request: &Request<'_>) -> Result<Vec<
     for resource in asked.resources {
         let altered = alter_resource(shared, &resource, asked.validate_only).await;
         let response = AlterConfigsResourceResponse::default()
+            .with_error_message(None)
             .with_resource_type(resource.resource_type)
             .with_resource_name(resource.resource_name);
         responses.push(match altered {
@@ -363,6 +365,7 @@ pub(super) async fn alter_all(shared: &Shared, request: &Request<'_>) -> Result<
             .with_configs(configs);
         let altered = alter_resource(shared, &changes, asked.validate_only).await;
         let response = AllAlteredResponse::default()
+            .with_error_message(None)
             .with_resource_type(resource.resource_type)
             .with_resource_name(resource.resource_name);
         responses.push(match altered {

@@ -61,6 +61,7 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
                     .with_error_code(*code)
                     .with_error_message(Some(text.clone())),
                 None => found
+                    .with_error_message(None)
                     .with_node_id(NODE_ID)
                     .with_host(node.host.clone())
                     .with_port(node.port),
@@ -75,6 +76,7 @@ pub(super) fn find_coordinator(node: &Node, request: &Request<'_>) -> Result<Vec
                 .with_error_code(code)
                 .with_error_message(Some(text)),
             None => FindCoordinatorResponse::default()
+                .with_error_message(None)
                 .with_node_id(NODE_ID)
                 .with_host(node.host.clone())
                 .with_port(node.port),

@@ -170,7 +170,7 @@ async fn handshake(authenticator: &Authenticator, request: &Request<'_>) -> Resu
 
 async fn step(mut exchange: Exchange, request: &Request<'_>) -> Result<Taken, Refusal> {
     let asked: SaslAuthenticateRequest = request.decode()?;
-    let body = SaslAuthenticateResponse::default();
+    let body = SaslAuthenticateResponse::default().with_error_message(None);
     let (body, then) = match exchange.step(&asked.auth_bytes).await {
         Step::Continue(message) => (
             body.with_auth_bytes(message.into()),

@@ -46,6 +46,7 @@ pub(super) async fn create(shared: &Shared, request: &Request<'_>) -> Result<Vec
             create_one(shared, &topic, asked.validate_only).await
         };
         let result = CreatableTopicResult::default()
+            .with_error_message(None)
             .with_name(topic.name)
             .with_configs(Some(Vec::new()));
         results.push(match created {

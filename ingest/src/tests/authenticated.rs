@@ -65,6 +65,7 @@ async fn kafka_clients_come_in_by_password_and_by_proof_in_each_version() {
         assert_eq!(client.handshake(1, "PLAIN").await, (0, 3));
         let answer = client.authenticate(version, PLAIN).await;
         assert_eq!((answer.error_code, answer.session_lifetime_ms), (0, 0));
+        assert_eq!(answer.error_message, None);
         client.is_served().await;
         // No second time.
         assert_eq!(client.handshake(1, "PLAIN").await, (34, 0));

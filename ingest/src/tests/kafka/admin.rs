@@ -9,6 +9,7 @@ use kafka_protocol::messages::create_partitions_request::{
 use kafka_protocol::messages::create_topics_request::{
     CreatableReplicaAssignment, CreatableTopic, CreatableTopicConfig,
 };
+use kafka_protocol::messages::create_topics_response::CreatableTopicResult;
 use kafka_protocol::messages::delete_records_request::{
     DeleteRecordsPartition, DeleteRecordsTopic,
 };
@@ -50,7 +51,10 @@ impl Client {
     async fn create(&mut self, version: i16, topics: Vec<CreatableTopic>) -> Vec<i16> {
         let request = CreateTopicsRequest::default().with_topics(topics);
         let told: CreateTopicsResponse = self.call(ApiKey::CreateTopics, version, &request).await;
-        told.topics.iter().map(|topic| topic.error_code).collect()
+        let code = |topic: &CreatableTopicResult| {
+            said_if_failed(topic.error_code, topic.error_message.as_ref())
+        };
+        told.topics.iter().map(code).collect()
     }
 
     /// The settings of a topic with where they come from.
@@ -68,6 +72,10 @@ impl Client {
             .with_include_synonyms(true);
         let told: DescribeConfigsResponse =
             self.call(ApiKey::DescribeConfigs, version, &request).await;
+        said_if_failed(
+            told.results[0].error_code,
+            told.results[0].error_message.as_ref(),
+        );
         let described = told.results[0].configs.iter().filter_map(|config| {
             let value = config.value.as_ref()?.to_string();
             assert_eq!(config.synonyms.len(), 1);
@@ -108,8 +116,15 @@ impl Client {
         let told: IncrementalAlterConfigsResponse = self
             .call(ApiKey::IncrementalAlterConfigs, version, &request)
             .await;
-        told.responses[0].error_code
+        let told = &told.responses[0];
+        said_if_failed(told.error_code, told.error_message.as_ref())
     }
+}
+
+/// The code. Some clients take any text for a failure, an empty one too.
+fn said_if_failed(code: i16, message: Option<&StrBytes>) -> i16 {
+    assert_eq!(code != 0, message.is_some(), "{code}: {message:?}");
+    code
 }
 
 /// A batch is as large as its topic takes, as it is sent: decompressed it may be larger. Native records are bounded, too.
@@ -404,7 +419,8 @@ async fn settings_that_are_set_as_a_whole_reset_the_others() {
             let request = AlterConfigsRequest::default().with_resources(vec![resource]);
             let told: AlterConfigsResponse =
                 client.call(ApiKey::AlterConfigs, version, &request).await;
-            told.responses[0].error_code
+            let told = &told.responses[0];
+            said_if_failed(told.error_code, told.error_message.as_ref())
         };
         assert_eq!(alter("retention.ms", Some("7200000")).await, 0);
         assert_eq!(alter("retention.bytes", Some("1000")).await, 0);

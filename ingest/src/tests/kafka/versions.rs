@@ -94,10 +94,14 @@ async fn node_is_told_where_it_is_reached() {
         let told: FindCoordinatorResponse = client
             .call(ApiKey::FindCoordinator, version, &request)
             .await;
-        let found = match version {
-            4 => told.coordinators[0].port,
-            _ => told.port,
+        let (found, message) = match version {
+            4 => (
+                told.coordinators[0].port,
+                &told.coordinators[0].error_message,
+            ),
+            _ => (told.port, &told.error_message),
         };
+        assert!(version == 0 || message.is_none(), "{message:?}");
         assert_eq!(found, port);
     }
     harness.stop().await;
