@@ -59,8 +59,9 @@ def main() -> None:
         login = {"SASL_MECHANISM": mechanism, "SASL_USER": USER, "SASL_PASSWORD": PASSWORD}
         with guarded() as server:
             command = [*program, server.address]
-            for what in [["groups", "classic"], ["admin"]]:
-                subprocess.run([*command, *what], check=True, timeout=300, env={**os.environ, **login})
+            subprocess.run([*command, "admin"], check=True, timeout=300, env={**os.environ, **login})
+            if mechanism == "SCRAM-SHA-512":
+                subprocess.run([*command, "groups", "classic"], check=True, timeout=300, env={**os.environ, **login})
             if mechanism == "PLAIN":
                 done = subprocess.run([*command, "admin"], timeout=300, env={**os.environ, **login, "SASL_PASSWORD": "wrong"}, capture_output=True)
                 expect(b"SaslAuthenticationException" in done.stderr, True, "a wrong password is refused")
