@@ -75,7 +75,7 @@ def kafka_python(address: str, mechanism: str, password: str) -> list[bytes]:
     said = Said()
     logging.getLogger("kafka").addHandler(said)
     try:
-        producer = kafka.KafkaProducer(**common, max_block_ms=4000)
+        producer = kafka.KafkaProducer(**common, bootstrap_timeout_ms=10_000, max_block_ms=4000)
         producer.send(topic, b"value").get(PATIENCE)
     except kafka.errors.KafkaError as error:
         expect(password == PASSWORD, False, f"kafka-python is refused: {error!r}")

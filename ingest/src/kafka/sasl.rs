@@ -3,6 +3,8 @@
 //!
 //! - **KAF-7**: where users are known, nothing but ApiVersions and these is answered before a client has proved to be one.
 
+use std::time::Duration;
+
 use basalt_auth::{Authenticator, Exchange, MECHANISMS, Step, UserName};
 use basalt_proto::ErrorKind;
 use kafka_protocol::messages::{
@@ -24,6 +26,10 @@ use crate::output::{Output, Then};
 
 /// Requests in which a client proves who it is: versions in two ways, a handshake, two steps, and some.
 const MAX_REQUESTS: usize = 16;
+
+/// Between a refusal and the connection's end, as in Kafka (KIP-306): some clients (kafka-python) drop an answer that comes together with
+/// the end, and then know nothing but that.
+const END_AFTER: Duration = Duration::from_millis(100);
 
 /// What the client has to say next.
 enum Awaited {
@@ -97,7 +103,10 @@ pub(super) async fn authenticate(
                 debug!(peer = %connection.peer, %user, "logged in");
                 return Ok(true);
             }
-            Next::End(refusal) => return Err(refused(connection, refusal)),
+            Next::End(refusal) => {
+                tokio::time::sleep(END_AFTER).await;
+                return Err(refused(connection, refusal));
+            }
         }
     }
 }
