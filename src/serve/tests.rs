@@ -260,6 +260,9 @@ async fn where_users_are_known_only_health_is_told_to_others() {
     let address = instance.addresses()[0];
     let cut = tokio::task::spawn_blocking(move || {
         let mut stream = TcpStream::connect(address).unwrap();
+        // Well before HTTP itself would give up on it.
+        let patience = std::time::Duration::from_secs(10);
+        stream.set_read_timeout(Some(patience)).unwrap();
         stream
             .write_all(b"GET /healthz HTTP/1.1\r\nhost: basalt\r\n\r\n")
             .unwrap();
